@@ -115,6 +115,18 @@ pub enum StoreError {
         /// The newest version that is understood.
         supported: u32,
     },
+    /// A step's row is above the limit.
+    #[error(
+        "a row of step {step} has {bytes} bytes, and at most {limit} can be kept: split the value over several keys"
+    )]
+    RowTooLarge {
+        /// The step.
+        step: String,
+        /// The row's length, with its key.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// The storage failed.
     #[error("cannot {operation} {file}: {source}{}", hint_for(.source))]
     Io {
@@ -150,7 +162,7 @@ impl StoreError {
             | StoreError::StepsChanged { .. }
             | StoreError::StateVersion { .. } => ErrorClass::Config,
             StoreError::AlreadyRunning { .. } | StoreError::LeaseLost { .. } => ErrorClass::TryAgain,
-            StoreError::Damaged { .. } => ErrorClass::Data,
+            StoreError::Damaged { .. } | StoreError::RowTooLarge { .. } => ErrorClass::Data,
             StoreError::Io { .. } | StoreError::Poisoned { .. } => ErrorClass::StoreIo,
             StoreError::Internal(_) => ErrorClass::Internal,
         }
@@ -166,7 +178,10 @@ impl StoreError {
             StoreError::Damaged { .. } => "STORE_DAMAGED",
             StoreError::NewerFormat { .. } | StoreError::StateVersion { .. } => "STATE_VERSION_UNSUPPORTED",
             StoreError::StepsChanged { .. } => "STATE_MISMATCH",
-            StoreError::Io { .. } | StoreError::Poisoned { .. } | StoreError::Internal(_) => "",
+            StoreError::RowTooLarge { .. }
+            | StoreError::Io { .. }
+            | StoreError::Poisoned { .. }
+            | StoreError::Internal(_) => "",
         }
     }
 

@@ -191,6 +191,12 @@ impl LiveIndex {
         self.keys.reserve(keys);
     }
 
+    /// Brings the place of a key near, so that what follows need not wait for memory.
+    #[inline]
+    pub(crate) fn fetch(&self, id: KeyId) {
+        std::hint::black_box(self.keys.get(&id).map(|slot| slot.length));
+    }
+
     /// The row lies there now; returns where it lay.
     #[inline]
     pub(crate) fn put(&mut self, id: KeyId, sub: &[u8], location: Location) -> Option<Location> {

@@ -53,6 +53,11 @@ impl StepTable {
         }
     }
 
+    /// The table that a record or a resume state names: in its order, which was a table's.
+    pub(crate) fn recorded(steps: &[RecordedStep]) -> StepTable {
+        StepTable(steps.iter().map(|step| step.shape.clone()).collect())
+    }
+
     /// The number of a step.
     pub fn number(&self, id: &StepId) -> Option<StepNumber> {
         self.0.binary_search_by(|step| step.id.cmp(id)).ok().map(|index| StepNumber(index as u16))

@@ -3,9 +3,10 @@
 //! The files under `tests/golden/v1` are never made anew for a version that was released: a change of a format gets a
 //! new version, and the old files must still be read. `TIDEGATE_BLESS=1` writes files that are not there yet.
 
+use super::builder::SegmentBuilder;
 use super::lease::{LeaseBody, LeaseFile};
 use super::record::CommitRecord;
-use super::segment::{SegmentBuilder, SegmentFile};
+use super::segment::SegmentFile;
 use super::*;
 use crate::lease::LeaseHolder;
 use crate::names::SegmentName;
@@ -73,13 +74,23 @@ fn rows(count: u32, noise: bool) -> RowBuffer {
 fn segment(rows: &RowBuffer) -> (Vec<u8>, SegmentRef) {
     let name = SegmentName { epoch: Epoch(300), generation: Generation(7), process: ProcessIndex(1) };
     let steps = vec![(StepId::new("per-minute"), 1), (StepId::new("watermark"), 2)];
-    let mut builder = SegmentBuilder::new(name, steps).expect("the head is small");
-    let mut rest = rows.as_bytes();
-    while let Some((_, tail)) = decode_row(rest) {
-        builder.push(&rest[..rest.len() - tail.len()]);
-        rest = tail;
-    }
-    builder.finish()
+    let build = |in_background: bool| {
+        let mut builder = SegmentBuilder::new(name, steps.clone(), Vec::new()).expect("the head is small");
+        if in_background {
+            builder = builder.in_background();
+        }
+        let mut rest = rows.as_bytes();
+        while let Some((_, tail)) = decode_row(rest) {
+            builder.push(&rest[..rest.len() - tail.len()]).expect("the encoder lives");
+            rest = tail;
+        }
+        builder.finish().expect("the encoder lives")
+    };
+    let built = build(false);
+    let read = SegmentFile::open(&built.segment, built.bytes.clone()).expect("it was just made");
+    assert_eq!(read.frames, built.frames);
+    assert_eq!(build(true).bytes, built.bytes, "on a thread of its own the bytes are the same");
+    (built.bytes, built.segment)
 }
 
 #[test]

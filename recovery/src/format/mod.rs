@@ -3,6 +3,7 @@
 //! Every file opens with the same 20 bytes: magic, kind, version, checksum. So a file of a newer version is told
 //! from a damaged one, and nothing is allocated or trusted before its checksum was seen.
 
+pub(crate) mod builder;
 pub(crate) mod lease;
 pub(crate) mod record;
 pub(crate) mod segment;

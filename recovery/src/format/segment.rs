@@ -1,22 +1,19 @@
 //! A segment: the rows of one commit epoch and process, in compressed and checksummed frames.
 //!
-//! A frame is cut at a row's end once it holds [`FRAME_BYTES`]. A frame that does not shrink is stored as it is;
-//! after one such frame the next few are not even tried, since rows of one flow are alike.
+//! This file reads them; [`super::builder`] makes them.
 
-use super::{HEAD, Kind, append_sealed, check_head, head, read_sealed, u32_at};
+use super::{HEAD, Kind, check_head, read_sealed, u32_at};
 use crate::names::{Name, SegmentName};
-use crate::{Epoch, Generation, ProcessIndex, SegmentRef, StepId, StepNumber, StoreError};
+use crate::{Epoch, Generation, ProcessIndex, SegmentRef, StepId, StoreError};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// Rows of one frame, before compression, are cut at the first row's end past this.
-pub(crate) const FRAME_BYTES: usize = 256 * 1024;
 /// Length of a frame's head: stored length, row bytes, checksum.
 pub(crate) const FRAME_HEAD: usize = 12;
-/// A frame's row bytes are at most this: one row is at most 1 GiB.
+/// A frame's row bytes are at most this.
 const FRAME_BYTES_MAX: usize = 1 << 30;
-/// After a frame that did not shrink, this many are stored without trying.
-const UNTRIED: u32 = 15;
+/// One row is at most this long, with its key.
+pub(crate) const ROW_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 
 /// What stands in front of a segment's frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,104 +25,6 @@ pub(crate) struct SegmentHead {
     pub(crate) steps: Vec<(StepId, u32)>,
 }
 
-/// Builds a segment in memory, frame by frame.
-#[derive(Debug)]
-pub(crate) struct SegmentBuilder {
-    name: SegmentName,
-    bytes: Vec<u8>,
-    rows: Vec<u8>,
-    row_bytes: u64,
-    untried: u32,
-}
-
-impl SegmentBuilder {
-    pub(crate) fn new(name: SegmentName, steps: Vec<(StepId, u32)>) -> Result<SegmentBuilder, StoreError> {
-        let mut bytes = head(Kind::Segment).to_vec();
-        let SegmentName { epoch, generation, process } = name;
-        append_sealed(&mut bytes, &SegmentHead { epoch, generation, process, steps })?;
-        Ok(SegmentBuilder {
-            name,
-            bytes,
-            rows: Vec::with_capacity(FRAME_BYTES + 4096),
-            row_bytes: 0,
-            untried: 0,
-        })
-    }
-
-    /// Appends whole encoded rows.
-    #[inline]
-    pub(crate) fn push(&mut self, row: &[u8]) {
-        self.rows.extend_from_slice(row);
-        if self.rows.len() >= FRAME_BYTES {
-            self.cut();
-        }
-    }
-
-    /// Appends a whole encoded row under another step number.
-    pub(crate) fn push_as(&mut self, row: &[u8], step: StepNumber) {
-        let start = self.rows.len();
-        self.rows.extend_from_slice(row);
-        // See the row's framing in `rows.rs`: tag, then step.
-        self.rows[start + 1..start + 3].copy_from_slice(&step.0.to_le_bytes());
-        if self.rows.len() >= FRAME_BYTES {
-            self.cut();
-        }
-    }
-
-    /// Bytes of rows so far.
-    pub(crate) fn row_bytes(&self) -> u64 {
-        self.row_bytes + self.rows.len() as u64
-    }
-
-    fn cut(&mut self) {
-        if self.rows.is_empty() {
-            return;
-        }
-        self.row_bytes += self.rows.len() as u64;
-        let start = self.bytes.len();
-        let rows = self.rows.len();
-        self.bytes.resize(start + FRAME_HEAD, 0);
-        let mut stored = rows;
-        if self.untried == 0 {
-            let room = lz4_flex::block::get_maximum_output_size(rows);
-            self.bytes.resize(start + FRAME_HEAD + room, 0);
-            let out = &mut self.bytes[start + FRAME_HEAD..];
-            stored = lz4_flex::block::compress_into(&self.rows, out)
-                .expect("the output has the size that the compressor asked for");
-            self.bytes.truncate(start + FRAME_HEAD + stored);
-            if stored >= rows - rows / 16 {
-                self.untried = UNTRIED;
-                self.bytes.truncate(start + FRAME_HEAD);
-                stored = rows;
-            }
-        } else {
-            self.untried -= 1;
-        }
-        if stored == rows {
-            self.bytes.extend_from_slice(&self.rows);
-        }
-        self.rows.clear();
-        let frame = &mut self.bytes[start..];
-        frame[..4].copy_from_slice(&(stored as u32).to_le_bytes());
-        frame[4..8].copy_from_slice(&(rows as u32).to_le_bytes());
-        let check = frame_check(&frame[..8], &frame[FRAME_HEAD..]);
-        frame[8..12].copy_from_slice(&check.to_le_bytes());
-    }
-
-    /// The bytes of the file, and what a record says of it.
-    pub(crate) fn finish(mut self) -> (Vec<u8>, SegmentRef) {
-        self.cut();
-        let segment = SegmentRef {
-            epoch: self.name.epoch,
-            generation: self.name.generation,
-            process: self.name.process,
-            length: self.bytes.len() as u64,
-            checksum: crc32fast::hash(&self.bytes),
-        };
-        (self.bytes, segment)
-    }
-}
-
 /// Where a frame lies in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameRef {
@@ -134,7 +33,7 @@ pub(crate) struct FrameRef {
     pub(crate) stored: u32,
     /// Bytes of rows.
     pub(crate) rows: u32,
-    check: u32,
+    pub(super) check: u32,
 }
 
 /// A segment file that was read whole: its head, and where its frames lie.
@@ -232,7 +131,7 @@ fn expand(file: &str, frame: &FrameRef, stored: Bytes) -> Result<Bytes, StoreErr
     Ok(Bytes::from(rows))
 }
 
-fn frame_check(lengths: &[u8], body: &[u8]) -> u32 {
+pub(super) fn frame_check(lengths: &[u8], body: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(lengths);
     hasher.update(body);

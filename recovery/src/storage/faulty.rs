@@ -7,13 +7,13 @@
 //!
 //! Clones share everything. [`FaultyStorage::another_process`] shares the disk, with counters, faults and locks of its own.
 
+use super::freeze::FreezePoint;
 use super::local::poison_error;
 use super::{Entry, Storage, StorageFile, StorageLock, folder_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -209,7 +209,7 @@ impl FaultyStorage {
     /// Freezes this process at the first operation of this kind on a name that contains `part`, until
     /// [`FreezePoint::thaw`]. It takes the place of a hook.
     pub fn freeze_at(&self, kind: OperationKind, part: &str) -> FreezePoint {
-        let point = FreezePoint { state: Arc::new((Mutex::new(Freeze::Armed), Condvar::new())) };
+        let point = FreezePoint::armed();
         let (mine, part) = (point.clone(), part.to_owned());
         self.set_hook(move |operation| {
             if operation.kind == kind && operation.name.contains(&part) {
@@ -542,52 +542,6 @@ impl StorageLock for FaultyLock {}
 impl Drop for FaultyLock {
     fn drop(&mut self) {
         locked(&self.disk).locks.remove(&self.inode);
-    }
-}
-
-/// A place at which a process stands still: see [`FaultyStorage::freeze_at`].
-#[derive(Clone, Debug)]
-pub struct FreezePoint {
-    state: Arc<(Mutex<Freeze>, Condvar)>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Freeze {
-    Armed,
-    Frozen,
-    Thawed,
-}
-
-impl FreezePoint {
-    /// Waits until the process stands still there; `false` when it does not within `deadline`.
-    pub fn reached(&self, deadline: Duration) -> bool {
-        let until = Instant::now() + deadline;
-        let mut state = locked(&self.state.0);
-        while *state == Freeze::Armed {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            state = self.state.1.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
-    }
-
-    /// Lets the process go on, and never stops it again.
-    pub fn thaw(&self) {
-        *locked(&self.state.0) = Freeze::Thawed;
-        self.state.1.notify_all();
-    }
-
-    fn stand_still(&self) {
-        let mut state = locked(&self.state.0);
-        if *state == Freeze::Armed {
-            *state = Freeze::Frozen;
-            self.state.1.notify_all();
-        }
-        while *state == Freeze::Frozen {
-            state = self.state.1.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
     }
 }
 

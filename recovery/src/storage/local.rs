@@ -58,16 +58,16 @@ impl Storage for LocalDirectory {
         if path.is_dir() {
             return Ok(());
         }
+        let missing: Vec<PathBuf> = path
+            .ancestors()
+            .take_while(|above| !above.as_os_str().is_empty() && !above.exists())
+            .map(Path::to_path_buf)
+            .collect();
         fs::create_dir_all(&path)?;
-        // The names of all folders that may be new, up to one that certainly was there before.
-        let mut above = path.parent();
-        while let Some(parent) = above {
-            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-            self.synced(File::open(parent)?.sync_all())?;
-            if parent == Path::new(".") || !parent.starts_with(&self.root) {
-                break;
-            }
-            above = parent.parent();
+        // The name of each new folder stands in the one above it.
+        for folder in missing {
+            let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
+            self.synced(File::open(above.unwrap_or(Path::new(".")))?.sync_all())?;
         }
         Ok(())
     }

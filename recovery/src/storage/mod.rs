@@ -9,9 +9,11 @@
 //! that the implementation refuses all further writes (a second sync would report success for lost pages).
 
 mod faulty;
+mod freeze;
 mod local;
 
-pub use faulty::{Crash, FaultyStorage, FreezePoint, Operation, OperationKind, Verdict};
+pub use faulty::{Crash, FaultyStorage, Operation, OperationKind, Verdict};
+pub use freeze::FreezePoint;
 pub use local::LocalDirectory;
 
 use std::fmt;

@@ -70,6 +70,16 @@ pub(crate) fn read_segment(storage: &dyn Storage, segment: &SegmentRef) -> Resul
     SegmentFile::open(segment, bytes)
 }
 
+/// Says what can be done about damage.
+pub(crate) fn with_hint(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Damaged { file, offset, what, .. } => {
+            StoreError::Damaged { file, offset, what, hint: HINT }
+        }
+        other => other,
+    }
+}
+
 /// With `--allow-older-snapshot`, renames a damaged record so that its number can be published again; otherwise the
 /// damage is the start's error.
 pub(crate) fn move_aside(
@@ -80,12 +90,7 @@ pub(crate) fn move_aside(
     damage: StoreError,
 ) -> Result<(), StoreError> {
     if !options.allow_older_snapshot {
-        return Err(match damage {
-            StoreError::Damaged { file, offset, what, .. } => {
-                StoreError::Damaged { file, offset, what, hint: HINT }
-            }
-            other => other,
-        });
+        return Err(with_hint(damage));
     }
     let name = Name::Record(number).to_string();
     let aside = format!("{name}.damaged-{generation}");

@@ -73,7 +73,6 @@ impl ResumeState {
 
     /// This flow's steps that keep rows.
     pub fn table(&self) -> StepTable {
-        StepTable::new(self.steps.iter().map(|step| step.shape.clone()).collect())
-            .expect("the steps were a table when the record was made")
+        StepTable::recorded(&self.steps)
     }
 }

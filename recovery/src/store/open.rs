@@ -174,6 +174,10 @@ impl RecoveryStore {
         let storage = &*self.storage;
         for folder in [Folder::Leases, Folder::Commits] {
             if let Some(name) = drive::list(storage, folder)?.first() {
+                // Another first start may have been faster.
+                if let Ok(bytes) = storage.read(STORE) {
+                    return Ok(bytes);
+                }
                 return Err(StoreError::damaged(
                     STORE,
                     0,

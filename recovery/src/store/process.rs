@@ -8,13 +8,13 @@
 //! returned, the store does nothing more: what it knows of its own files may be wrong.
 
 use super::ResumeState;
-use super::chosen::read_segment;
 use super::drive::{self, perform};
 use super::needs::{Held, Needs, StepMapping};
 use super::retry::Retry;
-use crate::format::segment::{FRAME_HEAD, SegmentBuilder, SegmentFile, open_frame};
+use crate::format::builder::SegmentBuilder;
+use crate::format::segment::{FRAME_HEAD, ROW_BYTES_MAX, open_frame};
 use crate::lease::LeaseView;
-use crate::live::LiveIndex;
+use crate::live::{KeyId, LiveIndex};
 use crate::names::{Folder, Name, SegmentName};
 use crate::protocol::part::PartMachine;
 use crate::protocol::{Action, Event, Rules, highest_record};
@@ -33,6 +33,12 @@ use std::time::Duration;
 
 /// Rewriting may always take this part of the live rows in a commit, however small its changes are.
 const REWRITE_PART: u64 = 1024;
+/// With fewer changed bytes than this a thread of its own does not pay.
+const BACKGROUND_BYTES_MIN: usize = 1024 * 1024;
+/// Memory of up to this many bytes is kept from one segment to the next.
+const ROOM_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Rows whose places in the index are fetched together.
+const BATCH: usize = 32;
 
 /// Limits of a [`ProcessStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +102,8 @@ pub struct ProcessStore {
     cursor: Option<Cursor>,
     pub(crate) epoch: Epoch,
     figures: StoreFigures,
+    /// Memory of the last segment, for the next one.
+    room: Vec<u8>,
     failed: bool,
 }
 
@@ -139,6 +147,7 @@ impl ProcessStore {
             cursor: None,
             epoch: resume.epoch,
             figures: StoreFigures::default(),
+            room: Vec::new(),
             failed: false,
         }
     }
@@ -201,12 +210,12 @@ impl ProcessStore {
         offsets: Vec<(TopicPartition, NextOffset)>,
     ) -> Result<Option<Part>, StoreError> {
         let name = SegmentName { epoch, generation: self.resume.generation(), process: self.process };
-        let mut staged = Staged {
-            number: self.needs.next(),
-            builder: SegmentBuilder::new(name, self.written_steps.clone())?,
-            live: 0,
-            deletes: 0,
-        };
+        let mut builder =
+            SegmentBuilder::new(name, self.written_steps.clone(), std::mem::take(&mut self.room))?;
+        if rows.iter().map(|rows| rows.as_bytes().len()).sum::<usize>() >= BACKGROUND_BYTES_MIN {
+            builder = builder.in_background();
+        }
+        let mut staged = Staged { number: self.needs.next(), builder, live: 0, deletes: 0 };
         for buffer in rows {
             self.apply(buffer, &mut staged)?;
         }
@@ -224,24 +233,26 @@ impl ProcessStore {
         let mut segment = None;
         if staged.builder.row_bytes() > 0 {
             let owned = staged.builder.row_bytes();
-            let (bytes, reference) = staged.builder.finish();
-            self.write_segment(name, &bytes)?;
-            self.figures.written_bytes += bytes.len() as u64;
-            // Only where the frames lie is kept.
-            let frames = SegmentFile::parse(&Name::Segment(name).to_string(), name, bytes)?.frames;
+            let mut built = staged.builder.finish()?;
+            self.write_segment(name, &built.bytes)?;
+            self.figures.written_bytes += built.segment.length;
+            if built.bytes.capacity() <= ROOM_BYTES_MAX {
+                built.bytes.clear();
+                self.room = built.bytes;
+            }
             self.needs.push(Held {
-                segment: reference.clone(),
+                segment: built.segment.clone(),
                 owned,
                 live: 0,
                 deletes: staged.deletes,
                 shared: false,
                 inherited: false,
                 released: false,
-                frames: frames.into(),
+                frames: built.frames.into(),
                 steps: self.own_steps.clone(),
             });
             self.needs.born(staged.number, staged.live);
-            segment = Some(reference);
+            segment = Some(built.segment);
         }
         self.needs.release();
         let needs: BTreeSet<SegmentRef> = self
@@ -263,53 +274,76 @@ impl ProcessStore {
     /// Takes changed rows into the index and the new segment.
     fn apply(&mut self, buffer: &RowBuffer, staged: &mut Staged) -> Result<(), StoreError> {
         let mut rest = buffer.as_bytes();
-        while let Some((row, tail)) = decode_row(rest) {
-            let bytes = &rest[..rest.len() - tail.len()];
-            rest = tail;
-            if self.table.get(row.step).is_none() {
-                return Err(StoreError::Internal(format!(
-                    "a row came from step number {}, which keeps none",
-                    row.step.0
-                )));
+        let mut batch = Vec::with_capacity(BATCH);
+        while !rest.is_empty() {
+            batch.clear();
+            // The places of a batch's keys are fetched together: one after the other each would wait for memory.
+            while batch.len() < BATCH && !rest.is_empty() {
+                let Some((row, tail)) = decode_row(rest) else {
+                    return Err(StoreError::Internal("a buffer of rows holds something else".to_owned()));
+                };
+                let bytes = &rest[..rest.len() - tail.len()];
+                rest = tail;
+                let id = self.live.id(row.step, row.key);
+                self.live.fetch(id);
+                batch.push((row, bytes, id));
             }
-            let id = self.live.id(row.step, row.key);
-            match row.change {
-                RowChange::Put(_) => {
-                    let location = staged.location(bytes);
-                    let before = self.live.put(id, row.sub, location);
-                    staged.live += u64::from(location.bytes);
-                    if let Some(before) = before {
-                        died(&mut self.needs, staged, before);
-                    }
+            for (row, bytes, id) in &batch {
+                self.apply_row(row, bytes, *id, staged)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_row(
+        &mut self,
+        row: &RowRef<'_>,
+        bytes: &[u8],
+        id: KeyId,
+        staged: &mut Staged,
+    ) -> Result<(), StoreError> {
+        let Some(step) = self.table.get(row.step) else {
+            let what = format!("a row came from step number {}, which keeps none", row.step.0);
+            return Err(StoreError::Internal(what));
+        };
+        if bytes.len() > ROW_BYTES_MAX {
+            return Err(StoreError::RowTooLarge {
+                step: step.id.to_string(),
+                bytes: bytes.len() as u64,
+                limit: ROW_BYTES_MAX as u64,
+            });
+        }
+        match row.change {
+            RowChange::Put(_) => {
+                let location = staged.location(bytes);
+                let before = self.live.put(id, row.sub, location);
+                staged.live += u64::from(location.bytes);
+                if let Some(before) = before {
+                    died(&mut self.needs, staged, before);
                 }
-                RowChange::Delete => match self.live.remove(id, row.sub) {
-                    Some(before) => {
-                        died(&mut self.needs, staged, before);
-                        staged.deletes += bytes.len() as u64;
-                    }
-                    // Nothing alive to delete: whatever is older is hidden already.
-                    None => continue,
-                },
-                RowChange::DeletePrefix => {
-                    let mut gone = 0_usize;
-                    let needs = &mut self.needs;
-                    self.live.remove_prefix(id, row.sub, |before| {
-                        gone += 1;
-                        died(needs, staged, before);
-                    });
-                    if gone == 0 {
-                        continue;
-                    }
+            }
+            RowChange::Delete => match self.live.remove(id, row.sub) {
+                Some(before) => {
+                    died(&mut self.needs, staged, before);
                     staged.deletes += bytes.len() as u64;
                 }
+                // Nothing alive to delete: whatever is older is hidden already.
+                None => return Ok(()),
+            },
+            RowChange::DeletePrefix => {
+                let mut gone = 0_usize;
+                let needs = &mut self.needs;
+                self.live.remove_prefix(id, row.sub, |before| {
+                    gone += 1;
+                    died(needs, staged, before);
+                });
+                if gone == 0 {
+                    return Ok(());
+                }
+                staged.deletes += bytes.len() as u64;
             }
-            staged.builder.push(bytes);
         }
-        if rest.is_empty() {
-            Ok(())
-        } else {
-            Err(StoreError::Internal("a buffer of rows holds something else".to_owned()))
-        }
+        staged.builder.push(bytes)
     }
 
     /// Writes old live rows again, oldest segment first, as far as the bounds ask for and the budget allows.
@@ -392,7 +426,7 @@ impl ProcessStore {
                         self.live.put(id, row.sub, location);
                         staged.live += u64::from(location.bytes);
                         self.needs.died(number, location.bytes);
-                        staged.builder.push_as(bytes, mapping.written);
+                        staged.builder.push_as(bytes, mapping.written)?;
                     }
                 }
                 cursor.starts.pop();
@@ -434,11 +468,6 @@ impl ProcessStore {
         }
         self.looked_at = newest;
         Ok(true)
-    }
-
-    /// Reads one segment of the resume state.
-    pub(crate) fn read(storage: &dyn Storage, segment: &SegmentRef) -> Result<SegmentFile, StoreError> {
-        read_segment(storage, segment)
     }
 }
 

@@ -4,6 +4,7 @@
 //! after a rescale. Segments are read, checked and expanded in parallel, newest first, so that the first version of a
 //! row that is met is the one that counts. Rows are slices of the expanded frames: nothing is copied.
 
+use super::chosen::{self, read_segment};
 use super::needs::{Held, StepMapping};
 use super::process::{ProcessStore, today};
 use crate::format::segment::{FrameRef, SegmentFile};
@@ -56,6 +57,14 @@ impl ProcessStore {
         workers: usize,
         owner: &(dyn Fn(&RowRef<'_>) -> Option<usize> + Sync),
     ) -> Result<Restoration, StoreError> {
+        self.read_back(workers, owner).map_err(chosen::with_hint)
+    }
+
+    fn read_back(
+        &mut self,
+        workers: usize,
+        owner: &(dyn Fn(&RowRef<'_>) -> Option<usize> + Sync),
+    ) -> Result<Restoration, StoreError> {
         let started = Instant::now();
         let mut segments = self.resume.segments.clone();
         segments.sort_by_key(|segment| crate::names::SegmentName::from(segment));
@@ -73,7 +82,7 @@ impl ProcessStore {
             let files = in_parallel(
                 batch,
                 |segment| segment.length,
-                |segment| ProcessStore::read(&*self.storage, segment),
+                |segment| read_segment(&*self.storage, segment),
             )?;
             for (at, file) in files.iter().enumerate().rev() {
                 let number = (older.len() + at) as u32;

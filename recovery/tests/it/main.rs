@@ -2,6 +2,8 @@
 //!
 //! One binary, so that it is linked once.
 
+#![allow(clippy::print_stdout, reason = "tests print the figures that a person compares")]
+
 mod bounds;
 mod cluster;
 mod crash_points;

@@ -187,3 +187,8 @@ fn a_writer_frozen_in_the_middle_of_a_segment_is_fenced() {
 fn a_writer_frozen_in_the_middle_of_a_deletion_takes_nothing_that_is_needed() {
     thawed_too_late(OperationKind::Remove, "segments/");
 }
+
+#[test]
+fn a_writer_frozen_before_it_looks_for_what_to_delete_takes_nothing_that_is_needed() {
+    thawed_too_late(OperationKind::List, "segments");
+}

@@ -40,18 +40,28 @@ fn rows(keys: impl Iterator<Item = u64>, commit: u64) -> RowBuffer {
     buffer
 }
 
+/// As the product does it: one thread writes parts, another publishes records, up to four commits are in flight.
 fn commits(storage: &Arc<dyn Storage>, buffers: &[RowBuffer]) -> Duration {
     let mut cluster =
         Cluster::start_with(storage, &options(1, 1, 1), ProcessOptions::default()).expect("an empty store");
     let started = Instant::now();
-    for (commit, buffer) in buffers.iter().enumerate() {
-        let epoch = Epoch(commit as u64 + 1);
-        let offsets = vec![(TopicPartition::new("t", 0), NextOffset(commit as i64 + 1))];
-        let part = cluster.processes[0].write_part(epoch, std::slice::from_ref(buffer), offsets);
-        let part = part.expect("the disk is well").expect("rows changed");
-        cluster.opened.publisher.publish(epoch, &[part]).expect("the disk is well");
-        cluster.opened.publisher.retain().expect("the disk is well");
-    }
+    let Cluster { opened, processes, .. } = &mut cluster;
+    let (parts, to_publish) = std::sync::mpsc::sync_channel::<Part>(4);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for part in to_publish {
+                opened.publisher.publish(part.epoch, std::slice::from_ref(&part)).expect("the disk is well");
+                opened.publisher.retain().expect("the disk is well");
+            }
+        });
+        for (commit, buffer) in buffers.iter().enumerate() {
+            let offsets = vec![(TopicPartition::new("t", 0), NextOffset(commit as i64 + 1))];
+            let epoch = Epoch(commit as u64 + 1);
+            let part = processes[0].write_part(epoch, std::slice::from_ref(buffer), offsets);
+            parts.send(part.expect("the disk is well").expect("rows changed")).expect("the publisher lives");
+        }
+        drop(parts);
+    });
     started.elapsed()
 }
 

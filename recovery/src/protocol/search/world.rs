@@ -1,57 +1,39 @@
-//! Exhaustive search over the commit protocol in a small world.
-//!
-//! The world: two input partitions of two records each, whose keys cross the processes; one or two processes, chosen
-//! anew at every start; up to three starts; old generations that go on later ("zombies"); a host crash that loses any one
-//! or all of the entries that were not synced. The machines are the ones that production code runs; every action of
-//! each of them is a step of its own, and all interleavings are explored.
-//!
-//! After every step, on what is visible and on what each possible crash would leave: the highest record names only
-//! files that are there and whole, the rows in them are what the record's offsets say, and no offset is below one whose
-//! effects were released. Each rule taken away must give a counterexample; with all rules there must be none.
-//!
-//! `TIDEGATE_SEARCH=long` explores a larger world (minutes).
+//! The world of the search: generations that run the protocol's own machines on one disk.
 
-use super::part::PartMachine;
-use super::publish::PublishMachine;
-use super::start::StartMachine;
-use super::{Action, Event, RecordFacts, Rule, Rules, highest_record};
+use super::disk::{Content, Disk, File, Offsets, RECORDS, Record, Rows, rows_at};
 use crate::names::{Folder, Name, SegmentName};
+use crate::protocol::part::PartMachine;
+use crate::protocol::publish::PublishMachine;
+use crate::protocol::start::StartMachine;
+use crate::protocol::{Action, Event, RecordFacts, Rule, Rules, highest_record};
 use crate::{Epoch, Generation, ProcessIndex};
-use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::hash::{Hash, Hasher};
-
-/// Records per partition.
-const RECORDS: u8 = 2;
-
-type Offsets = [u8; 2];
-/// Value per key, for keys that changed.
-type Rows = [Option<u8>; 2];
+use std::collections::{BTreeMap, VecDeque};
 
 /// How large the world is.
 #[derive(Clone, Copy, Debug)]
-struct Bounds {
-    starts: usize,
-    zombies: usize,
-    crashes: usize,
+pub(super) struct Bounds {
+    pub(super) starts: usize,
+    pub(super) zombies: usize,
+    pub(super) crashes: usize,
     /// Processes that a start may choose.
-    shapes: &'static [u8],
+    pub(super) shapes: &'static [u8],
     /// Commit epochs that a generation closes.
-    epochs: u8,
+    pub(super) epochs: u8,
     /// Commit epochs without a change that a generation closes.
-    empty_epochs: u8,
+    pub(super) empty_epochs: u8,
     /// Commit epochs that are closed and not published.
-    in_flight: usize,
+    pub(super) in_flight: usize,
     /// A crash takes only the entries of leases, and everybody lives on: the server of a shared store restarts.
-    server_restarts: bool,
+    pub(super) server_restarts: bool,
     /// A start may also find the one before it dead.
-    kills: bool,
-    reads: Reads,
-    states_max: usize,
+    pub(super) kills: bool,
+    pub(super) reads: Reads,
+    pub(super) states_max: usize,
 }
 
 /// What an epoch may read: the fewer choices, the sooner a counterexample is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reads {
+pub(super) enum Reads {
     /// The next record of either partition, or all that is left.
     Any,
     /// The next record only, of the first partition that has one.
@@ -61,35 +43,7 @@ enum Reads {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Content {
-    Lease(usize),
-    Segment(Rows),
-    Record(Record),
-    Torn,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Record {
-    facts: RecordFacts,
-    offsets: Offsets,
-    /// What the checksums would tell.
-    expected: BTreeMap<SegmentName, Rows>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct File {
-    content: Content,
-    synced: bool,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct Disk {
-    visible: BTreeMap<Name, File>,
-    durable: BTreeMap<Name, File>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct World {
+pub(super) struct World {
     disk: Disk,
     runs: Vec<Run>,
     /// The highest offsets whose effects were released.
@@ -139,7 +93,7 @@ struct Closed {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     Start { processes: u8, zombie: bool },
     Crash { lost: Option<usize> },
     Act { run: usize },
@@ -148,127 +102,12 @@ enum Step {
     Publish { run: usize },
 }
 
-/// The value of a key once the partitions were read up to `offsets`: how many of its records that are.
-fn value(key: u8, offsets: Offsets) -> u8 {
-    let mut count = 0;
-    for partition in 0..2_u8 {
-        count += (0..offsets[usize::from(partition)]).filter(|record| (partition + record) % 2 == key).count()
-            as u8;
-    }
-    count
-}
-
-fn rows_at(offsets: Offsets) -> [u8; 2] {
-    [value(0, offsets), value(1, offsets)]
-}
-
-impl Disk {
-    fn list(&self, folder: Folder) -> Vec<Name> {
-        self.visible.keys().filter(|name| name.folder() == folder).copied().collect()
-    }
-
-    /// Entries that a crash may take: names whose creation or removal is not durable, and bytes that are not.
-    fn unsynced(&self) -> Vec<(Name, bool)> {
-        let mut entries = Vec::new();
-        let names: std::collections::BTreeSet<Name> =
-            self.visible.keys().chain(self.durable.keys()).copied().collect();
-        for name in names {
-            let (seen, kept) = (self.visible.get(&name), self.durable.get(&name));
-            if seen.map(|file| &file.content) != kept.map(|file| &file.content) {
-                entries.push((name, false));
-            }
-            if seen.is_some_and(|file| !file.synced) {
-                entries.push((name, true));
-            }
-        }
-        entries
-    }
-
-    /// What a crash leaves that takes the given entries.
-    fn after_crash(&self, lost: &[(Name, bool)]) -> Disk {
-        let mut left = self.visible.clone();
-        for (name, bytes) in lost {
-            if *bytes {
-                if let Some(file) = left.get_mut(name) {
-                    file.content = Content::Torn;
-                }
-                continue;
-            }
-            match self.durable.get(name) {
-                Some(file) => {
-                    let content = if file.synced { file.content.clone() } else { Content::Torn };
-                    left.insert(*name, File { content, synced: true });
-                }
-                None => {
-                    left.remove(name);
-                }
-            }
-        }
-        for file in left.values_mut() {
-            file.synced = true;
-        }
-        Disk { durable: left.clone(), visible: left }
-    }
-
-    /// Every disk that a crash now could leave.
-    fn crashes(&self) -> Vec<Disk> {
-        let unsynced = self.unsynced();
-        if unsynced.is_empty() {
-            return Vec::new();
-        }
-        let mut disks = vec![self.after_crash(&unsynced)];
-        disks.extend(unsynced.iter().map(|entry| self.after_crash(std::slice::from_ref(entry))));
-        disks
-    }
-
-    /// The offsets from which a start would go on, or why it could not.
-    fn resume(&self) -> Result<Offsets, String> {
-        let names = self.list(Folder::Commits);
-        match highest_record(&names) {
-            None => Ok([0, 0]),
-            Some(number) => match &self.visible[&Name::Record(number)].content {
-                Content::Record(record) => self.usable(record),
-                other => Err(format!("record {number} is {other:?}")),
-            },
-        }
-    }
-
-    /// Whether the files of a record are there and say what its offsets say.
-    fn usable(&self, record: &Record) -> Result<Offsets, String> {
-        let mut newest: [Option<(Epoch, u8)>; 2] = [None, None];
-        for segment in &record.facts.segments {
-            let name = Name::Segment(*segment);
-            let Some(file) = self.visible.get(&name) else {
-                return Err(format!("record {} names {name}, which is gone", record.facts.number));
-            };
-            if file.content != Content::Segment(record.expected[segment]) {
-                return Err(format!(
-                    "record {} names {name}, which is {:?}",
-                    record.facts.number, file.content
-                ));
-            }
-            for (key, row) in record.expected[segment].iter().enumerate() {
-                if let Some(row) = row
-                    && newest[key].is_none_or(|(epoch, _)| epoch < segment.epoch)
-                {
-                    newest[key] = Some((segment.epoch, *row));
-                }
-            }
-        }
-        let rows = newest.map(|row| row.map_or(0, |(_, value)| value));
-        if rows == rows_at(record.offsets) {
-            return Ok(record.offsets);
-        }
-        Err(format!("record {} has rows {rows:?} at offsets {:?}", record.facts.number, record.offsets))
-    }
-}
-
 impl World {
-    fn new() -> World {
+    pub(super) fn new() -> World {
         World { disk: Disk::default(), runs: Vec::new(), released: [0, 0], zombies: 0, crashes: 0 }
     }
 
-    fn steps(&self, bounds: &Bounds) -> Vec<Step> {
+    pub(super) fn steps(&self, bounds: &Bounds) -> Vec<Step> {
         let mut steps = Vec::new();
         for (index, run) in self.runs.iter().enumerate() {
             match run {
@@ -333,8 +172,24 @@ impl World {
         entries
     }
 
+    /// What a step is about to do, for people.
+    pub(super) fn doing(&self, step: Step) -> String {
+        let action = match step {
+            Step::Act { run } => match &self.runs[run] {
+                Run::Starting { action, .. } => Some(action),
+                Run::Running(_) | Run::Gone => None,
+            },
+            Step::Publish { run } => match &self.runs[run] {
+                Run::Running(run) => run.publishing.as_ref(),
+                Run::Starting { .. } | Run::Gone => None,
+            },
+            Step::Start { .. } | Step::Crash { .. } | Step::Close { .. } | Step::Part { .. } => None,
+        };
+        action.map_or_else(String::new, |action| format!("{action:?}"))
+    }
+
     /// Takes one step; `Err` when a machine is told what must never happen.
-    fn take(&mut self, step: Step, rules: Rules, bounds: &Bounds) -> Result<(), String> {
+    pub(super) fn take(&mut self, step: Step, rules: Rules, bounds: &Bounds) -> Result<(), String> {
         match step {
             Step::Start { processes, zombie } => {
                 if zombie {
@@ -369,7 +224,7 @@ impl World {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), String> {
         let sound = |disk: &Disk, when: &str| {
             let offsets = disk.resume().map_err(|what| format!("{when}: {what}"))?;
             if offsets[0] < self.released[0] || offsets[1] < self.released[1] {
@@ -651,193 +506,5 @@ fn written(action: &Action) -> Name {
     match action {
         Action::Write(name) => *name,
         other => unreachable!("{other:?} writes nothing"),
-    }
-}
-
-#[derive(Debug)]
-struct Found {
-    states: usize,
-    complete: bool,
-    violation: Option<(String, Vec<Step>)>,
-}
-
-/// Explores breadth first, so that a counterexample is as short as they get.
-fn explore(rules: Rules, bounds: &Bounds) -> Found {
-    let mut seen: HashSet<u64> = HashSet::new();
-    let mut came_from: Vec<(u32, Step)> = Vec::new();
-    let mut queue: VecDeque<(u32, World)> = VecDeque::from([(u32::MAX, World::new())]);
-    let mut states = 1;
-    while let Some((from, world)) = queue.pop_front() {
-        for step in world.steps(bounds) {
-            let mut next = world.clone();
-            let taken = next.take(step, rules, bounds);
-            // 64 bits: with some millions of states, two of them meet with a chance of one in a million.
-            let mut hasher = xxhash_rust::xxh3::Xxh3Default::new();
-            next.hash(&mut hasher);
-            let fresh = seen.insert(hasher.finish());
-            if let Err(what) = taken.and_then(|()| if fresh { next.check() } else { Ok(()) }) {
-                let mut path = vec![step];
-                let mut at = from;
-                while let Some((before, step)) = came_from.get(at as usize) {
-                    path.push(*step);
-                    at = *before;
-                }
-                path.reverse();
-                return Found { states, complete: false, violation: Some((what, path)) };
-            }
-            if fresh {
-                states += 1;
-                came_from.push((from, step));
-                queue.push_back((came_from.len() as u32 - 1, next));
-            }
-        }
-        if states >= bounds.states_max {
-            return Found { states, complete: false, violation: None };
-        }
-    }
-    Found { states, complete: true, violation: None }
-}
-
-/// What each step of a path did, for people.
-fn told(path: &[Step], rules: Rules, bounds: &Bounds) -> String {
-    let mut world = World::new();
-    let mut lines = String::new();
-    for step in path {
-        let doing = match step {
-            Step::Act { run } => match &world.runs[*run] {
-                Run::Starting { action, .. } => format!("{action:?}"),
-                _ => String::new(),
-            },
-            Step::Publish { run } => match &world.runs[*run] {
-                Run::Running(run) => format!("{:?}", run.publishing),
-                _ => String::new(),
-            },
-            _ => String::new(),
-        };
-        lines.push_str(&format!("  {step:?} {doing}\n"));
-        // The last step is the one that fails.
-        let _ = world.take(*step, rules, bounds);
-    }
-    lines
-}
-
-const SMALL: Bounds = Bounds {
-    starts: 2,
-    zombies: 1,
-    crashes: 1,
-    shapes: &[1],
-    epochs: 2,
-    empty_epochs: 0,
-    in_flight: 1,
-    server_restarts: false,
-    kills: true,
-    reads: Reads::Any,
-    states_max: 3_000_000,
-};
-
-fn long() -> bool {
-    std::env::var("TIDEGATE_SEARCH").is_ok_and(|value| value == "long")
-}
-
-#[test]
-fn with_every_rule_in_place_no_crash_and_no_old_generation_breaks_a_start() {
-    let one = Bounds { epochs: 1, ..SMALL };
-    let mut worlds = vec![
-        ("a crash", Bounds { zombies: 0, reads: Reads::OneByOne, ..SMALL }),
-        ("a crash, two processes", Bounds { zombies: 0, shapes: &[2], reads: Reads::FirstReadsAll, ..one }),
-        ("an old generation", Bounds { crashes: 0, kills: false, reads: Reads::OneByOne, ..SMALL }),
-        (
-            "an old generation of two processes",
-            Bounds { crashes: 0, kills: false, shapes: &[2, 1], reads: Reads::FirstReadsAll, ..one },
-        ),
-        (
-            "two epochs in flight",
-            Bounds { zombies: 0, crashes: 0, in_flight: 2, reads: Reads::OneByOne, ..SMALL },
-        ),
-        (
-            "empty epochs",
-            Bounds { crashes: 0, kills: false, empty_epochs: 1, reads: Reads::FirstReadsAll, ..one },
-        ),
-        ("a server restarts", Bounds { server_restarts: true, reads: Reads::OneByOne, ..one }),
-    ];
-    if long() {
-        let all = Bounds { starts: 3, shapes: &[1, 2], states_max: 15_000_000, ..SMALL };
-        worlds
-            .push(("three starts, an old generation and a crash", Bounds { epochs: 1, shapes: &[1], ..all }));
-        worlds.push((
-            "two old generations",
-            Bounds { zombies: 2, crashes: 0, shapes: &[1], kills: false, reads: Reads::OneByOne, ..all },
-        ));
-        worlds.push((
-            "two in flight and an old generation",
-            Bounds { crashes: 0, in_flight: 2, shapes: &[2, 1], starts: 2, ..all },
-        ));
-        worlds.push((
-            "an old generation that reads further",
-            Bounds { crashes: 0, epochs: 4, shapes: &[1], reads: Reads::FirstReadsAll, starts: 2, ..all },
-        ));
-        worlds.push(("three starts on one and two processes", all));
-    }
-    for (name, bounds) in worlds {
-        let started = std::time::Instant::now();
-        let found = explore(Rules::ALL, &bounds);
-        println!("{name}: {} states{}", found.states, if found.complete { "" } else { " (cut off)" });
-        println!("  {:.1} s", started.elapsed().as_secs_f32());
-        if let Some((what, path)) = found.violation {
-            panic!("{name}: {what}\n{}", told(&path, Rules::ALL, &bounds));
-        }
-        assert!(found.complete || long(), "{name}: the world is too large for the short form");
-    }
-}
-
-/// The world in which a rule's counterexample is found soonest.
-fn world_for(rule: Rule) -> Bounds {
-    let zombie = Bounds { crashes: 0, kills: false, ..SMALL };
-    let crash = Bounds { zombies: 0, starts: 1, ..SMALL };
-    match rule {
-        Rule::CreateIfAbsent => zombie,
-        // One in flight, or retention finds the fault before the old generation does.
-        Rule::GenerationInNames => zombie,
-        Rule::DenseNumbers => Bounds { epochs: 1, empty_epochs: 1, ..zombie },
-        // Retention must have freed a number, and the late writer must have read further.
-        Rule::CountsOnlyIfHighest => Bounds { epochs: 4, reads: Reads::FirstReadsAll, ..zombie },
-        Rule::OnlyHighestRead => Bounds { epochs: 3, reads: Reads::OneByOne, ..zombie },
-        Rule::StartDeletesNothing => zombie,
-        Rule::RetentionSparesAbove => Bounds { zombies: 0, crashes: 0, starts: 1, in_flight: 2, ..SMALL },
-        Rule::RetentionSparesNewer => Bounds { reads: Reads::OneByOne, ..zombie },
-        Rule::SegmentSynced | Rule::SegmentNameSynced => crash,
-        Rule::StartSyncs => Bounds { starts: 2, epochs: 1, crashes: 0, ..SMALL },
-        Rule::RecordSynced | Rule::RecordDurableFirst => crash,
-        Rule::LeaseDurable => Bounds { server_restarts: true, epochs: 1, ..SMALL },
-    }
-}
-
-#[test]
-fn without_any_single_rule_there_is_a_counterexample() {
-    for rule in [
-        Rule::CreateIfAbsent,
-        Rule::GenerationInNames,
-        Rule::DenseNumbers,
-        Rule::CountsOnlyIfHighest,
-        Rule::OnlyHighestRead,
-        Rule::StartDeletesNothing,
-        Rule::RetentionSparesAbove,
-        Rule::RetentionSparesNewer,
-        Rule::SegmentSynced,
-        Rule::SegmentNameSynced,
-        Rule::StartSyncs,
-        Rule::RecordSynced,
-        Rule::RecordDurableFirst,
-        Rule::LeaseDurable,
-    ] {
-        let (rules, bounds) = (Rules::without(rule), world_for(rule));
-        let found = explore(rules, &bounds);
-        let Some((what, path)) = found.violation else {
-            panic!("without {rule:?} nothing breaks in {} states: the search does not see it", found.states);
-        };
-        println!("without {rule:?}: {what} ({} steps, {} states)", path.len(), found.states);
-        if long() {
-            println!("{}", told(&path, rules, &bounds));
-        }
     }
 }

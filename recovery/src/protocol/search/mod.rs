@@ -1,0 +1,199 @@
+//! Exhaustive search over the commit protocol in a small world.
+//!
+//! The world: two input partitions of two records each, whose keys cross the processes; one or two processes, chosen
+//! anew at every start; up to three starts; old generations that go on later ("zombies"); a host crash that loses any one
+//! or all of the entries that were not synced. The machines are the ones that production code runs; every action of
+//! each of them is a step of its own, and all interleavings are explored.
+//!
+//! After every step, on what is visible and on what each possible crash would leave: the highest record names only
+//! files that are there and whole, the rows in them are what the record's offsets say, and no offset is below one whose
+//! effects were released. Each rule taken away must give a counterexample; with all rules there must be none.
+//!
+//! `TIDEGATE_SEARCH=long` explores a larger world (minutes).
+
+#![allow(clippy::print_stdout, reason = "it prints how much was explored")]
+
+mod disk;
+mod world;
+
+use super::{Rule, Rules};
+use std::collections::{HashSet, VecDeque};
+use std::hash::{Hash, Hasher};
+use world::{Bounds, Reads, Step, World};
+
+#[derive(Debug)]
+struct Found {
+    states: usize,
+    complete: bool,
+    violation: Option<(String, Vec<Step>)>,
+}
+
+/// Explores breadth first, so that a counterexample is as short as they get.
+fn explore(rules: Rules, bounds: &Bounds) -> Found {
+    let mut seen: HashSet<u64> = HashSet::new();
+    let mut came_from: Vec<(u32, Step)> = Vec::new();
+    let mut queue: VecDeque<(u32, World)> = VecDeque::from([(u32::MAX, World::new())]);
+    let mut states = 1;
+    while let Some((from, world)) = queue.pop_front() {
+        for step in world.steps(bounds) {
+            let mut next = world.clone();
+            let taken = next.take(step, rules, bounds);
+            // 64 bits: with some millions of states, two of them meet with a chance of one in a million.
+            let mut hasher = xxhash_rust::xxh3::Xxh3Default::new();
+            next.hash(&mut hasher);
+            let fresh = seen.insert(hasher.finish());
+            if let Err(what) = taken.and_then(|()| if fresh { next.check() } else { Ok(()) }) {
+                let mut path = vec![step];
+                let mut at = from;
+                while let Some((before, step)) = came_from.get(at as usize) {
+                    path.push(*step);
+                    at = *before;
+                }
+                path.reverse();
+                return Found { states, complete: false, violation: Some((what, path)) };
+            }
+            if fresh {
+                states += 1;
+                came_from.push((from, step));
+                queue.push_back((came_from.len() as u32 - 1, next));
+            }
+        }
+        if states >= bounds.states_max {
+            return Found { states, complete: false, violation: None };
+        }
+    }
+    Found { states, complete: true, violation: None }
+}
+
+/// What each step of a path did, for people.
+fn told(path: &[Step], rules: Rules, bounds: &Bounds) -> String {
+    let mut world = World::new();
+    let mut lines = String::new();
+    for step in path {
+        lines.push_str(&format!("  {step:?} {}\n", world.doing(*step)));
+        // The last step is the one that fails.
+        let _ = world.take(*step, rules, bounds);
+    }
+    lines
+}
+
+const SMALL: Bounds = Bounds {
+    starts: 2,
+    zombies: 1,
+    crashes: 1,
+    shapes: &[1],
+    epochs: 2,
+    empty_epochs: 0,
+    in_flight: 1,
+    server_restarts: false,
+    kills: true,
+    reads: Reads::Any,
+    states_max: 3_000_000,
+};
+
+fn long() -> bool {
+    std::env::var("TIDEGATE_SEARCH").is_ok_and(|value| value == "long")
+}
+
+#[test]
+fn with_every_rule_in_place_no_crash_and_no_old_generation_breaks_a_start() {
+    let one = Bounds { epochs: 1, ..SMALL };
+    let mut worlds = vec![
+        ("a crash", Bounds { zombies: 0, reads: Reads::OneByOne, ..SMALL }),
+        ("a crash, two processes", Bounds { zombies: 0, shapes: &[2], reads: Reads::FirstReadsAll, ..one }),
+        ("an old generation", Bounds { crashes: 0, kills: false, reads: Reads::OneByOne, ..SMALL }),
+        (
+            "an old generation of two processes",
+            Bounds { crashes: 0, kills: false, shapes: &[2, 1], reads: Reads::FirstReadsAll, ..one },
+        ),
+        (
+            "two epochs in flight",
+            Bounds { zombies: 0, crashes: 0, in_flight: 2, reads: Reads::OneByOne, ..SMALL },
+        ),
+        (
+            "empty epochs",
+            Bounds { crashes: 0, kills: false, empty_epochs: 1, reads: Reads::FirstReadsAll, ..one },
+        ),
+        ("a server restarts", Bounds { server_restarts: true, reads: Reads::OneByOne, ..one }),
+    ];
+    if long() {
+        let all = Bounds { starts: 3, shapes: &[1, 2], states_max: 15_000_000, ..SMALL };
+        worlds
+            .push(("three starts, an old generation and a crash", Bounds { epochs: 1, shapes: &[1], ..all }));
+        worlds.push((
+            "two old generations",
+            Bounds { zombies: 2, crashes: 0, shapes: &[1], kills: false, reads: Reads::OneByOne, ..all },
+        ));
+        worlds.push((
+            "two in flight and an old generation",
+            Bounds { crashes: 0, in_flight: 2, shapes: &[2, 1], starts: 2, ..all },
+        ));
+        worlds.push((
+            "an old generation that reads further",
+            Bounds { crashes: 0, epochs: 4, shapes: &[1], reads: Reads::FirstReadsAll, starts: 2, ..all },
+        ));
+        worlds.push(("three starts on one and two processes", all));
+    }
+    for (name, bounds) in worlds {
+        let started = std::time::Instant::now();
+        let found = explore(Rules::ALL, &bounds);
+        println!("{name}: {} states{}", found.states, if found.complete { "" } else { " (cut off)" });
+        println!("  {:.1} s", started.elapsed().as_secs_f32());
+        if let Some((what, path)) = found.violation {
+            panic!("{name}: {what}\n{}", told(&path, Rules::ALL, &bounds));
+        }
+        assert!(found.complete || long(), "{name}: the world is too large for the short form");
+    }
+}
+
+/// The world in which a rule's counterexample is found soonest.
+fn world_for(rule: Rule) -> Bounds {
+    let zombie = Bounds { crashes: 0, kills: false, ..SMALL };
+    let crash = Bounds { zombies: 0, starts: 1, ..SMALL };
+    match rule {
+        Rule::CreateIfAbsent => zombie,
+        // One in flight, or retention finds the fault before the old generation does.
+        Rule::GenerationInNames => zombie,
+        Rule::DenseNumbers => Bounds { epochs: 1, empty_epochs: 1, ..zombie },
+        // Retention must have freed a number, and the late writer must have read further.
+        Rule::CountsOnlyIfHighest => Bounds { epochs: 4, reads: Reads::FirstReadsAll, ..zombie },
+        Rule::OnlyHighestRead => Bounds { epochs: 3, reads: Reads::OneByOne, ..zombie },
+        Rule::StartDeletesNothing => zombie,
+        Rule::RetentionSparesAbove => Bounds { zombies: 0, crashes: 0, starts: 1, in_flight: 2, ..SMALL },
+        Rule::RetentionSparesNewer => Bounds { reads: Reads::OneByOne, ..zombie },
+        Rule::SegmentSynced | Rule::SegmentNameSynced => crash,
+        Rule::StartSyncs => Bounds { starts: 2, epochs: 1, crashes: 0, ..SMALL },
+        Rule::RecordSynced | Rule::RecordDurableFirst => crash,
+        Rule::LeaseDurable => Bounds { server_restarts: true, epochs: 1, ..SMALL },
+    }
+}
+
+#[test]
+fn without_any_single_rule_there_is_a_counterexample() {
+    for rule in [
+        Rule::CreateIfAbsent,
+        Rule::GenerationInNames,
+        Rule::DenseNumbers,
+        Rule::CountsOnlyIfHighest,
+        Rule::OnlyHighestRead,
+        Rule::StartDeletesNothing,
+        Rule::RetentionSparesAbove,
+        Rule::RetentionSparesNewer,
+        Rule::SegmentSynced,
+        Rule::SegmentNameSynced,
+        Rule::StartSyncs,
+        Rule::RecordSynced,
+        Rule::RecordDurableFirst,
+        Rule::LeaseDurable,
+    ] {
+        let (rules, bounds) = (Rules::without(rule), world_for(rule));
+        let found = explore(rules, &bounds);
+        let Some((what, path)) = found.violation else {
+            panic!("without {rule:?} nothing breaks in {} states: the search does not see it", found.states);
+        };
+        println!("without {rule:?}: {what} ({} steps, {} states)", path.len(), found.states);
+        if long() {
+            println!("{}", told(&path, rules, &bounds));
+        }
+    }
+}
