@@ -3,9 +3,12 @@
 //! Both front doors (Rust and YAML) fill the same plan before a broker is contacted: guards, the fingerprint,
 //! `check` and the store's step table read it, and nothing of it is said a second time.
 
-use crate::config::{DeliveryGuarantee, Problem};
+use crate::config::problems::{Problem, code};
+use crate::config::yaml::Origin;
 use std::collections::BTreeMap;
-use tidegate_recovery::{FlowFingerprint, StepId};
+use tidegate_operators::process::DeliveryGuarantee;
+use tidegate_operators::steps::{StepSpec, StepTable};
+use tidegate_recovery::{FlowFingerprint, KeyHash, StepId};
 
 /// Place of a step in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,24 +30,23 @@ pub(crate) enum Keeps {
 /// One step of the plan.
 #[derive(Clone, Debug)]
 pub(crate) struct StepPlan {
-    /// Stable id.
-    pub(crate) id: StepId,
-    /// Whether the user gave the name.
-    pub(crate) named: bool,
-    /// The step's kind, as in a flow file.
-    pub(crate) kind: &'static str,
+    /// Id, kind, version and the parameters that shape its state.
+    pub(crate) spec: StepSpec,
     /// State it keeps.
     pub(crate) keeps: Keeps,
-    /// Version of its state's encoding.
-    pub(crate) version: u16,
-    /// The parameters that shape its state: another value makes the stored state useless.
-    pub(crate) shape: BTreeMap<String, String>,
     /// The steps that feed it.
     pub(crate) inputs: Vec<Node>,
-    /// Whether the stream behind it has event time.
-    pub(crate) event_time: bool,
-    /// Whether its stream may end here: a sink, or a step whose records are meant to be dropped.
+    /// Whether the stream behind it may end here: a sink, or a step whose records are meant to be dropped.
     pub(crate) terminal: bool,
+}
+
+/// A topic that a sink writes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OutputTopic {
+    /// Name.
+    pub(crate) topic: String,
+    /// Partitions and replication to create it with when it is missing; `None` refuses a missing topic.
+    pub(crate) create: Option<(i32, i32)>,
 }
 
 /// The whole flow.
@@ -56,19 +58,23 @@ pub(crate) struct FlowPlan {
     pub(crate) steps: Vec<StepPlan>,
     /// Topics that are read.
     pub(crate) input_topics: Vec<String>,
-    /// Topics that are written, with the partitions and replication to create them with.
+    /// Topics that are written.
     pub(crate) output_topics: Vec<OutputTopic>,
     /// What is wrong with the flow as such.
     pub(crate) problems: Vec<Problem>,
 }
 
-/// A topic that a sink writes to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OutputTopic {
-    /// Name.
-    pub(crate) topic: String,
-    /// Partitions and replication to create it with when it is missing; `None` refuses a missing topic.
-    pub(crate) create: Option<(i32, i32)>,
+/// What the guards need to know beside the plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GuardContext {
+    /// What is promised.
+    pub(crate) delivery: DeliveryGuarantee,
+    /// Whether there is a recovery store.
+    pub(crate) store: bool,
+    /// `volatile_state: allow`.
+    pub(crate) volatile_state_allowed: bool,
+    /// Number of processes.
+    pub(crate) processes: usize,
 }
 
 impl FlowPlan {
@@ -84,92 +90,85 @@ impl FlowPlan {
         }
         for step in &self.steps {
             let inputs: Vec<_> = step.inputs.iter().map(|input| input.0).collect();
+            let spec = &step.spec;
             text.push_str(&format!(
                 "step {} {} {} {inputs:?} {:?}\n",
-                step.id, step.kind, step.version, step.shape
+                spec.id, spec.kind, spec.version, spec.parameters
             ));
         }
-        FlowFingerprint(tidegate_recovery::KeyHash::of(text.as_bytes()).0)
+        FlowFingerprint(KeyHash::of(text.as_bytes()).0)
     }
 
-    /// The steps that keep rows in the store, sorted by id: their places are the run's step numbers.
-    pub(crate) fn stateful(&self) -> Vec<&StepPlan> {
-        let mut steps: Vec<_> = self.steps.iter().filter(|step| step.keeps != Keeps::Nothing).collect();
-        steps.sort_by(|a, b| a.id.cmp(&b.id));
-        steps
+    /// The steps as the operators and the store number them; an error names a step that is there twice.
+    pub(crate) fn table(&self) -> Result<StepTable, StepId> {
+        StepTable::new(self.steps.iter().map(|step| step.spec.clone())).map_err(|duplicate| duplicate.0)
+    }
+
+    /// Whether a step needs the store to keep what it promises.
+    pub(crate) fn needs_store(&self) -> bool {
+        self.steps.iter().any(|step| step.keeps == Keeps::Keyed)
     }
 
     /// Guards that look at the flow as a whole; every finding at once.
-    pub(crate) fn guards(&self, delivery: DeliveryGuarantee, context: GuardContext) -> Vec<Problem> {
+    pub(crate) fn guards(&self, context: GuardContext) -> Vec<Problem> {
         let mut problems = self.problems.clone();
-        let mut seen: BTreeMap<&StepId, usize> = BTreeMap::new();
-        for (index, step) in self.steps.iter().enumerate() {
-            if step.keeps == Keeps::Nothing {
-                continue;
-            }
-            if let Some(first) = seen.insert(&step.id, index) {
-                problems.push(Problem::error(
-                    "INVALID_VALUE",
-                    format!("steps.{}", step.id),
-                    format!(
-                        "two steps that keep state are both called {} (steps {first} and {index}): give each a `name`, \
-                         or their rows could not be told apart after a restart",
-                        step.id
-                    ),
-                ));
-            }
-        }
-        if delivery != DeliveryGuarantee::AtMostOnce && !context.store && !context.volatile_state_allowed {
-            for step in self.steps.iter().filter(|step| step.keeps == Keeps::Keyed) {
-                let (code, several) = if context.processes > 1 {
-                    ("DELIVERY_KEYED_MULTIPROCESS", format!(" on {} processes", context.processes))
-                } else {
-                    ("STATE_WITHOUT_RECOVERY", String::new())
-                };
-                problems.push(Problem::error(
-                    code,
-                    format!("steps.{}", step.id),
-                    format!(
-                        "step {} ({}) keeps state per key{several}, and there is no recovery store: every crash would \
-                         lose it; add -r DIR (or `recovery: {{ directory: DIR }}`), or accept the loss with \
-                         `volatile_state: allow`",
-                        step.id, step.kind
-                    ),
-                ));
-            }
-        }
+        self.guard_state(context, &mut problems);
+        self.guard_ends(&mut problems);
         if self.input_topics.is_empty() {
-            problems.push(Problem::error(
-                "INVALID_VALUE",
-                "kafka.consumer.topics",
-                "the flow reads no topic: name at least one",
-            ));
-        }
-        for (index, step) in self.steps.iter().enumerate() {
-            let feeds_something = self.steps.iter().any(|other| other.inputs.contains(&Node(index)));
-            if !step.terminal && !feeds_something {
-                problems.push(Problem::error(
-                    "FORK_BRANCH_NO_TERMINAL",
-                    format!("steps.{}", step.id),
-                    format!(
-                        "the stream behind step {} ({}) goes nowhere: end it with a sink, or with `drain` if its \
-                         records are meant to be dropped",
-                        step.id, step.kind
-                    ),
-                ));
-            }
+            problems.push(
+                Problem::error(
+                    code::INVALID_VALUE,
+                    "kafka.consumer.topics",
+                    &Origin::Default,
+                    "the flow reads no topic",
+                )
+                .advise("name at least one"),
+            );
         }
         problems
     }
-}
 
-/// What the guards need to know beside the plan.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct GuardContext {
-    /// Whether there is a recovery store.
-    pub(crate) store: bool,
-    /// `volatile_state: allow`.
-    pub(crate) volatile_state_allowed: bool,
-    /// Number of processes.
-    pub(crate) processes: usize,
+    fn guard_state(&self, context: GuardContext, problems: &mut Vec<Problem>) {
+        if context.delivery == DeliveryGuarantee::AtMostOnce || context.store || context.volatile_state_allowed {
+            return;
+        }
+        for step in self.steps.iter().filter(|step| step.keeps == Keeps::Keyed) {
+            let spec = &step.spec;
+            let (code, several) = match context.processes {
+                0 | 1 => (code::STATE_WITHOUT_RECOVERY, String::new()),
+                several => (code::DELIVERY_KEYED_MULTIPROCESS, format!(" on {several} processes")),
+            };
+            problems.push(
+                Problem::error(
+                    code,
+                    format!("steps.{}", spec.id),
+                    &Origin::Default,
+                    format!(
+                        "step {} ({}) keeps state per key{several} and there is no recovery store: every crash would lose it",
+                        spec.id, spec.kind
+                    ),
+                )
+                .advise(
+                    "add -r DIR (or `recovery: { directory: DIR }`), or accept the loss with `volatile_state: allow`",
+                ),
+            );
+        }
+    }
+
+    fn guard_ends(&self, problems: &mut Vec<Problem>) {
+        for (index, step) in self.steps.iter().enumerate() {
+            let feeds_something = self.steps.iter().any(|other| other.inputs.contains(&Node(index)));
+            if !step.terminal && !feeds_something {
+                problems.push(
+                    Problem::error(
+                        "FORK_BRANCH_NO_TERMINAL",
+                        format!("steps.{}", step.spec.id),
+                        &Origin::Default,
+                        format!("the stream behind step {} ({}) goes nowhere", step.spec.id, step.spec.kind),
+                    )
+                    .advise("end it with a sink, or with `drain` if its records are meant to be dropped"),
+                );
+            }
+        }
+    }
 }

@@ -1,0 +1,101 @@
+//! The clients of one process: a reader for each worker thread, a writer for each sink of each worker thread.
+
+use crate::config::kafka::{ConsumerSettings, Tombstones as TombstoneSetting};
+use crate::start::{StartPlan, out_of_range};
+use std::path::Path;
+use std::time::Duration;
+use tidegate_operators::element::Record;
+use tidegate_operators::fault::Fault;
+use tidegate_operators::inputs::InputTable;
+use tidegate_operators::kafka::{
+    ConsumerConfig, KafkaReader, KafkaWriter, PartitionStart, ProducerConfig, ReaderOptions, Tombstones,
+};
+use tidegate_operators::sink::{FileWriter, SinkWriter, StdoutWriter};
+use tidegate_operators::source::SourceReader;
+use tidegate_recovery::{NextOffset, ProcessIndex, WorkerIndex};
+
+/// Where a sink writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// A Kafka topic.
+    Topic(String),
+    /// A file; `{process}` in its path is the process index.
+    File(String),
+    /// The process's stdout.
+    Stdout,
+}
+
+/// How the clients of a process are opened.
+pub(crate) struct Connections {
+    pub(crate) consumer: ConsumerSettings,
+    pub(crate) consumer_config: ConsumerConfig,
+    pub(crate) producer_config: ProducerConfig,
+    pub(crate) process: ProcessIndex,
+    pub(crate) inputs: InputTable,
+    pub(crate) start: StartPlan,
+    /// How long a commit of resolved start offsets may take.
+    pub(crate) commit_deadline: Duration,
+}
+
+impl Connections {
+    /// The reader of one worker thread. Start offsets that a policy chose are made durable in the group before
+    /// anything is read: `latest` must not move with every crash.
+    pub(crate) fn reader(&self, worker: WorkerIndex) -> Result<KafkaReader, Fault> {
+        let mut starts = Vec::new();
+        let mut chosen = Vec::new();
+        for id in self.inputs.owned_by(worker) {
+            let plan = self
+                .inputs
+                .name(id)
+                .and_then(|name| self.start.partitions.iter().find(|plan| plan.partition == *name))
+                .expect("the table of inputs is made of the start plan");
+            if plan.resumed.is_none() && plan.group.is_none() && plan.start == plan.end && plan.start > NextOffset(0) {
+                chosen.push((id, plan.start));
+            }
+            starts.push(PartitionStart {
+                id,
+                partition: plan.partition.clone(),
+                start: plan.start,
+                end_at_start: plan.end,
+            });
+        }
+        let options = ReaderOptions {
+            config: self.consumer_config.clone(),
+            worker,
+            tombstones: match self.consumer.tombstones {
+                TombstoneSetting::Skip => Tombstones::Skip,
+                TombstoneSetting::Deliver => Tombstones::Deliver,
+            },
+            on_out_of_range: out_of_range(self.consumer.on_out_of_range),
+        };
+        let mut reader = KafkaReader::open(options, starts)?;
+        if !chosen.is_empty() {
+            reader.commit_and_wait(&chosen, self.commit_deadline).map_err(|reason| {
+                Fault::new(
+                    tidegate_recovery::ErrorClass::Unavailable,
+                    format!("the start offsets that auto_offset_reset chose could not be committed: {reason}"),
+                )
+            })?;
+        }
+        Ok(reader)
+    }
+
+    /// A writer for one sink on one worker thread.
+    pub(crate) fn writer(
+        &self,
+        destination: &Destination,
+        worker: WorkerIndex,
+    ) -> Result<Box<dyn SinkWriter>, Fault> {
+        Ok(match destination {
+            Destination::Topic(topic) => Box::new(KafkaWriter::open(&self.producer_config, topic, worker)?),
+            Destination::File(path) => {
+                let path = path.replace("{process}", &self.process.to_string());
+                Box::new(FileWriter::open(Path::new(&path))?)
+            }
+            Destination::Stdout => Box::new(StdoutWriter::open()?),
+        })
+    }
+}
+
+/// What a sink takes.
+pub(crate) type SinkRecord = Record;
