@@ -7,8 +7,8 @@
 
 mod class;
 mod identity;
-mod partition;
 mod part;
+mod partition;
 pub mod routing;
 pub mod rows;
 mod time;
@@ -19,6 +19,6 @@ pub use identity::{
 };
 pub use part::{Part, SegmentRef};
 pub use partition::{NextOffset, TopicPartition};
-pub use routing::{Bucket, BUCKETS, KeyHash};
+pub use routing::{BUCKETS, Bucket, KeyHash};
 pub use rows::{RestoredRow, RestoredRows, RowBuffer, RowRoute, StepNumber};
 pub use time::{Epoch, EpochSchedule, EventTime};
