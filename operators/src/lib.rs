@@ -2,6 +2,8 @@
 
 pub mod element;
 pub mod fault;
+pub mod keyed;
 pub mod sink;
 pub mod source;
 pub mod time;
+pub mod window;
