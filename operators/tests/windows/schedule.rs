@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tidegate_operators::element::PartitionId;
 use tidegate_operators::keyed::{KeyedRow, StepRows, read_row};
 use tidegate_operators::window::{
-    Aggregator, Closing, Fired, Order, PartitionNames, Taken, WindowRecord, WindowState,
+    Aggregator, Closing, Fired, Order, PartitionNames, Taken, WindowKind, WindowRecord, WindowState,
 };
 use tidegate_recovery::rows::RowChange;
 use tidegate_recovery::{BUCKETS, EventTime, KeyHash, RestoredRow, RowRoute, StepNumber, TopicPartition};
@@ -200,6 +200,7 @@ where
         }
         for fired in fired {
             let (window, result) = keyed(fired);
+            self.supersede(&window);
             let before = self.closed.insert(window.clone(), result);
             assert_eq!(before, None, "window {window:?} was closed twice");
         }
@@ -215,21 +216,23 @@ where
                 }
             }
             assert_eq!(fired.len(), machine.windows.open_windows());
-            for (window, result) in fired.into_iter().map(keyed) {
+            let fired: Vec<_> = fired.into_iter().map(keyed).collect();
+            for (window, result) in fired {
                 assert!(!self.closed.contains_key(&window), "{window:?} was closed before");
-                // A session grows at both ends: what it covers is given out again.
-                self.open.retain(|other, _| {
-                    other.0 != window.0
-                        || !matches!(
-                            self.case.spec.kind,
-                            tidegate_operators::window::WindowKind::Session { .. }
-                        )
-                        || other.2 < window.1
-                        || other.1 > window.2
-                });
+                self.supersede(&window);
                 self.open.insert(window, result);
             }
         }
+    }
+
+    /// A window that is given out replaces what an end has given out of it; a session replaces every session
+    /// that it has grown out of.
+    fn supersede(&mut self, window: &(Option<Vec<u8>>, i64, i64)) {
+        let session = matches!(self.case.spec.kind, WindowKind::Session { .. });
+        self.open.retain(|other, _| {
+            let grown = session && other.0 == window.0 && other.1 <= window.2 && other.2 >= window.1;
+            other != window && !grown
+        });
     }
 
     fn snapshot(&mut self) {
