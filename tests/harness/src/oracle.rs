@@ -167,9 +167,9 @@ fn sessions<'a>(
     sessions
 }
 
-/// The first moment at which a record no longer joins a session whose last record is of `last`.
+/// A session ends a gap behind its last record; a record at that very moment still joins it, so it is closed 1 ms later.
 fn session_end(last: i64, gap: i64) -> i64 {
-    last + gap + 1
+    last + gap
 }
 
 fn aggregate(mut events: Vec<&Event>) -> Aggregates {
