@@ -264,10 +264,11 @@ pub(crate) fn long() -> bool {
 
 /// The seed of a search: `TIDEGATE_TEST_SEED`, or one by the clock; printed, so that a failure can be repeated.
 pub(crate) fn seed(test: &str) -> u64 {
-    let seed = std::env::var("TIDEGATE_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        now.as_secs() ^ u64::from(now.subsec_nanos())
-    });
+    let seed =
+        std::env::var("TIDEGATE_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(|| {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            now.as_secs() ^ u64::from(now.subsec_nanos())
+        });
     eprintln!("{test}: TIDEGATE_TEST_SEED={seed}");
     seed
 }

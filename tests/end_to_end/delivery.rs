@@ -74,7 +74,8 @@ fn an_unknown_delivery_is_refused_with_the_allowed_values_and_exactly_once_with_
 
 fn gated(case: &Case) -> (FlowText, std::path::PathBuf) {
     let gate = case.scratch.join("gate");
-    let steps = format!("- gate: {{ when: \"true\", file: {gate:?} }}\n- sink: {{ kafka: {{ topic: OUT }} }}");
+    let steps =
+        format!("- gate: {{ when: \"true\", file: {gate:?} }}\n- sink: {{ kafka: {{ topic: OUT }} }}");
     (case.flow(&steps), gate)
 }
 

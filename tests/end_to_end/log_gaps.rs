@@ -9,7 +9,8 @@ use crate::case::{Case, DEADLINE, numbered};
 #[test]
 fn interleaved_transactions_come_out_without_the_aborted_ones_and_the_lag_reaches_zero() {
     let case = Case::new("interleaved", 1);
-    let writers = [Writer::transactional(&case.kafka, &unique("a")), Writer::transactional(&case.kafka, &unique("b"))];
+    let writers =
+        [Writer::transactional(&case.kafka, &unique("a")), Writer::transactional(&case.kafka, &unique("b"))];
     let mut committed = Vec::new();
     for round in 0..20_u64 {
         for writer in &writers {

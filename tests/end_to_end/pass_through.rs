@@ -11,7 +11,11 @@ use crate::case::{Case, DEADLINE, numbered};
 fn bytes_headers_timestamps_and_order_pass_through_untouched() {
     let case = Case::new("untouched", 2);
     let records = [
-        Message::new("a", vec![0_u8, 255, 1]).to(0).at(1_700_000_000_001).header("trace", b"t").header("trace", b"u"),
+        Message::new("a", vec![0_u8, 255, 1])
+            .to(0)
+            .at(1_700_000_000_001)
+            .header("trace", b"t")
+            .header("trace", b"u"),
         Message::new("a", "").to(0).at(1_700_000_000_002),
         Message { key: None, ..Message::new("", "no key") }.to(1).at(1_700_000_000_003),
     ];
@@ -63,7 +67,8 @@ fn a_key_lands_on_the_partition_that_the_java_client_would_choose() {
     let case = Case::new("partitioner", 1);
     case.kafka.create_topic(&format!("{}-5", case.output), 5);
     let keys: Vec<String> = (0..200).map(|n| format!("key-{n}")).collect();
-    case.kafka.produce(&case.input, &keys.iter().map(|key| Message::new(key.as_str(), "x")).collect::<Vec<_>>());
+    case.kafka
+        .produce(&case.input, &keys.iter().map(|key| Message::new(key.as_str(), "x")).collect::<Vec<_>>());
     let flow = case.flow("- sink: { kafka: { topic: OUT-5 } }");
     case.launch(&flow).until_end().run_to_exit(0, DEADLINE);
     let rows = case.kafka.drain(&format!("{}-5", case.output));

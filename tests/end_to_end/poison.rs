@@ -28,7 +28,10 @@ fn a_record_that_cannot_be_decoded_stops_the_flow_by_default_and_its_offset_is_n
         let line = stderr.lines().find(|line| line.contains(&case.input) && line.contains("50"));
         assert!(line.is_some(), "no line names topic and offset: {stderr}");
         let committed = case.kafka.group_offsets(&case.group, &case.input);
-        assert!(committed.get(&0).is_none_or(|offset| *offset <= 50), "{committed:?} passed the poison at 50");
+        assert!(
+            committed.get(&0).is_none_or(|offset| *offset <= 50),
+            "{committed:?} passed the poison at 50"
+        );
     }
 }
 
@@ -86,5 +89,7 @@ fn a_missing_field_follows_the_steps_policy() {
     case.launch(&case.flow(steps)).until_end().run_to_exit(0, DEADLINE);
     let rows = case.kafka.drain(&case.output);
     checker::assert_exactly(&rows, (0..10).filter(|id| *id != 3));
-    assert!(rows.iter().all(|row| row.json()["twice"].as_u64() == row.json()["id"].as_u64().map(|id| id * 2)));
+    assert!(
+        rows.iter().all(|row| row.json()["twice"].as_u64() == row.json()["id"].as_u64().map(|id| id * 2))
+    );
 }

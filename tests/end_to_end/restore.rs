@@ -13,7 +13,13 @@ use crate::case::{Case, DEADLINE, long, seed, window_steps};
 struct Feed(Option<std::thread::JoinHandle<()>>);
 
 impl Feed {
-    fn start(kafka: &Kafka, topic: &str, records: Vec<tidegate_harness::Message>, parts: usize, pause: Duration) -> Feed {
+    fn start(
+        kafka: &Kafka,
+        topic: &str,
+        records: Vec<tidegate_harness::Message>,
+        parts: usize,
+        pause: Duration,
+    ) -> Feed {
         let (kafka, topic) = (kafka.clone(), topic.to_owned());
         Feed(Some(std::thread::spawn(move || {
             let writer = Writer::new(&kafka);
