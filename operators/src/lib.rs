@@ -20,6 +20,7 @@ pub mod ending;
 pub mod fault;
 pub mod frontier;
 pub mod inputs;
+pub mod kafka;
 pub mod keyed;
 pub mod limits;
 pub mod metrics;
