@@ -7,25 +7,30 @@
 //! Each method that makes a step takes the step's name first. The name is the step's id in the recovery store,
 //! in metrics and in messages: keep it when the code around it changes.
 
+pub(crate) mod described;
 mod keyed;
 pub(crate) mod plan;
+mod row;
 mod stream;
 
-pub use keyed::{KeyBytes, KeyedStream, Window};
-pub use stream::{Decode, Json, OutOfOrder, Stream};
+pub use keyed::{KeyBytes, KeyFromBytes, KeyedStream, Window};
+pub use stream::{Decode, Decoded, IntoRecord, Json, OutOfOrder, Stream};
 
 use crate::connections::Connections;
 use plan::{FlowPlan, Keeps, Node, StepPlan};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use tidegate_operators::batch::ElementStream;
 use tidegate_operators::build::FlowBuild;
 use tidegate_operators::element::Record;
 use tidegate_operators::fault::Fault;
+use tidegate_operators::inputs::InputTable;
 use tidegate_operators::source::{SourceSettings, source};
 use tidegate_operators::steps::StepSpec;
 use tidegate_recovery::{ErrorClass, StepId};
+use timely::dataflow::operators::core::Filter;
 
 /// A flow that is being planned or built. Clones are the same flow.
 #[derive(Clone)]
@@ -40,7 +45,7 @@ struct Inner<'s> {
 
 struct Build<'s> {
     operators: FlowBuild<'s>,
-    connections: Rc<Connections>,
+    connections: Arc<Connections>,
     /// Every topic that the whole flow reads, from the plan.
     topics: Vec<String>,
 }
@@ -62,7 +67,7 @@ impl<'s> Flow<'s> {
         topics: &[String],
         planned: &FlowPlan,
         operators: FlowBuild<'s>,
-        connections: Rc<Connections>,
+        connections: Arc<Connections>,
         describe: impl FnOnce(&Flow<'s>),
     ) -> FlowBuild<'s> {
         let build = Build { operators, connections, topics: planned.input_topics.clone() };
@@ -79,26 +84,45 @@ impl<'s> Flow<'s> {
 
     /// Reads a topic. Offsets, group and brokers are those of `kafka.consumer` in the settings.
     pub fn kafka(&self, topic: &str) -> Stream<'s, Record> {
+        self.topics(&[topic.to_owned()])
+    }
+
+    /// Reads some topics, in one stream.
+    pub(crate) fn topics(&self, topics: &[String]) -> Stream<'s, Record> {
         {
-            let mut plan = self.0.plan.borrow_mut();
-            if !plan.input_topics.iter().any(|known| known == topic) {
-                plan.input_topics.push(topic.to_owned());
+            let known = &mut self.0.plan.borrow_mut().input_topics;
+            for topic in topics {
+                if !known.contains(topic) {
+                    known.push(topic.clone());
+                }
             }
         }
         let all = self.all_topics();
+        // A part of the topics is a filter behind the one source; while planning it is not yet known whether
+        // it is a part, and the filter is no step that anybody counts on.
         let Some(build) = &self.0.build else { return all };
-        if build.topics.len() == 1 {
+        if build.topics.iter().all(|topic| topics.contains(topic)) {
             return all;
         }
-        let inputs = build.operators.context().process().inputs.clone();
-        let wanted = topic.to_owned();
-        all.filter_elements(&format!("topic {topic}"), move |element| {
-            inputs.name(element.meta.partition).is_some_and(|name| *name.topic == *wanted)
-        })
+        let inputs = self.inputs();
+        let wanted = topics.to_vec();
+        let Stream { flow, node, event_time, elements } = all;
+        let elements = elements.map(|elements| {
+            elements.filter(move |element| {
+                let name = inputs.name(element.meta.partition);
+                name.is_some_and(|name| wanted.iter().any(|topic| **topic == *name.topic))
+            })
+        });
+        Stream { flow, node, event_time, elements }
+    }
+
+    /// The table of input partitions; empty while the flow is planned.
+    pub(crate) fn inputs(&self) -> InputTable {
+        self.building().map(|(build, _)| build.context().inputs().clone()).unwrap_or_default()
     }
 
     /// The records of all topics of the flow, in one stream.
-    pub(crate) fn all_topics(&self) -> Stream<'s, Record> {
+    fn all_topics(&self) -> Stream<'s, Record> {
         let known = self.0.source.borrow().clone();
         let (node, elements) = known.unwrap_or_else(|| {
             let (node, id) = self.add(None, SOURCE, Keeps::Nothing, BTreeMap::new(), Vec::new());
