@@ -2,13 +2,14 @@
 
 use crate::config::kafka::{ConsumerSettings, Tombstones as TombstoneSetting};
 use crate::start::{StartPlan, out_of_range};
+use std::cell::OnceCell;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
-use tidegate_operators::element::Record;
 use tidegate_operators::fault::Fault;
 use tidegate_operators::inputs::InputTable;
 use tidegate_operators::kafka::{
-    ConsumerConfig, KafkaReader, KafkaWriter, PartitionStart, ProducerConfig, ReaderOptions, Tombstones,
+    ConsumerConfig, KafkaProducer, KafkaReader, PartitionStart, ProducerConfig, ReaderOptions, Tombstones,
 };
 use tidegate_operators::sink::{FileWriter, SinkWriter, StdoutWriter};
 use tidegate_operators::source::SourceReader;
@@ -40,7 +41,7 @@ pub(crate) struct Connections {
 impl Connections {
     /// The reader of one worker thread. Start offsets that a policy chose are made durable in the group before
     /// anything is read: `latest` must not move with every crash.
-    pub(crate) fn reader(&self, worker: WorkerIndex) -> Result<KafkaReader, Fault> {
+    fn reader(&self, worker: WorkerIndex) -> Result<KafkaReader, Fault> {
         let mut starts = Vec::new();
         let mut chosen = Vec::new();
         for id in self.inputs.owned_by(worker) {
@@ -79,23 +80,47 @@ impl Connections {
         }
         Ok(reader)
     }
+}
 
-    /// A writer for one sink on one worker thread.
-    pub(crate) fn writer(
-        &self,
-        destination: &Destination,
-        worker: WorkerIndex,
-    ) -> Result<Box<dyn SinkWriter>, Fault> {
+/// The clients of one worker thread: its sinks share one producer.
+pub(crate) struct WorkerClients {
+    shared: Arc<Connections>,
+    worker: WorkerIndex,
+    producer: OnceCell<KafkaProducer>,
+}
+
+impl WorkerClients {
+    pub(crate) fn new(shared: Arc<Connections>, worker: WorkerIndex) -> WorkerClients {
+        WorkerClients { shared, worker, producer: OnceCell::new() }
+    }
+
+    /// The worker's reader.
+    pub(crate) fn reader(&self) -> Result<KafkaReader, Fault> {
+        self.shared.reader(self.worker)
+    }
+
+    /// The worker's producer, made when the first sink asks for it.
+    fn producer(&self) -> Result<&KafkaProducer, Fault> {
+        if let Some(producer) = self.producer.get() {
+            return Ok(producer);
+        }
+        let config = ProducerConfig {
+            record_bytes_max: self.shared.start.record_bytes_max,
+            ..self.shared.producer_config.clone()
+        };
+        let producer = KafkaProducer::new(&config, self.worker)?;
+        Ok(self.producer.get_or_init(|| producer))
+    }
+
+    /// A writer for one sink.
+    pub(crate) fn writer(&self, destination: &Destination) -> Result<Box<dyn SinkWriter>, Fault> {
         Ok(match destination {
-            Destination::Topic(topic) => Box::new(KafkaWriter::open(&self.producer_config, topic, worker)?),
+            Destination::Topic(topic) => Box::new(self.producer()?.writer(topic)?),
             Destination::File(path) => {
-                let path = path.replace("{process}", &self.process.to_string());
+                let path = path.replace("{process}", &self.shared.process.to_string());
                 Box::new(FileWriter::open(Path::new(&path))?)
             }
             Destination::Stdout => Box::new(StdoutWriter::open()?),
         })
     }
 }
-
-/// What a sink takes.
-pub(crate) type SinkRecord = Record;

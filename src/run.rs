@@ -11,7 +11,7 @@
 
 use crate::config::problems::{Problem, Severity};
 use crate::config::settings::Settings;
-use crate::connections::Connections;
+use crate::connections::{Connections, WorkerClients};
 use crate::flow::Flow;
 use crate::flow::plan::{FlowPlan, GuardContext};
 use crate::http::HttpServer;
@@ -22,6 +22,7 @@ use crate::start::{self, StartPlan, StartQuestion};
 use crate::{clients, progress, signals};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_cluster::{
@@ -30,15 +31,18 @@ use tidegate_cluster::{
 };
 use tidegate_operators::build::FlowBuild;
 use tidegate_operators::clock::{Clock, EpochClock, SystemClock};
+use tidegate_operators::commit::commit_at_close;
 use tidegate_operators::context::WorkerContext;
+use tidegate_operators::ending::build_ending;
 use tidegate_operators::fault::{Fault, Faults};
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::kafka::{ConsumerConfig, ProducerConfig, ensure_topics, reaper};
+use tidegate_operators::kafka::{ConsumerConfig, OutputTopic, ProducerConfig, check_outputs, reaper};
 use tidegate_operators::limits::{Limits, SinkLoad};
 use tidegate_operators::metrics::Metrics;
 use tidegate_operators::process::{DeliveryGuarantee, ProcessContext, StopRequest as FlowStop};
 use tidegate_operators::status::StatusBoard;
 use tidegate_operators::steps::StepTable;
+use tidegate_operators::time::Time;
 use tidegate_recovery::storage::LocalDirectory;
 use tidegate_recovery::{
     Assignment as PartitionAssignment, ClusterShape, CommitTracker, Epoch, EpochSchedule, ErrorClass, Generation,
@@ -329,8 +333,11 @@ fn find_start(
     let deadline = job.settings.cluster.startup_timeout;
     let answer = joined.exchange(Vec::new(), |_| {
         let consumer = job.settings.consumer.as_ref().ok_or_else(|| config("the flow has no kafka.consumer"))?;
-        let outputs: Vec<_> =
-            plan.output_topics.iter().map(|output| (output.topic.clone(), output.create)).collect();
+        let outputs: Vec<_> = plan
+            .output_topics
+            .iter()
+            .map(|output| OutputTopic { name: output.topic.clone(), create: output.create })
+            .collect();
         let found = start::find(&StartQuestion {
             consumer,
             config: consumer_config,
@@ -342,7 +349,9 @@ fn find_start(
             deadline,
         })
         .map_err(|fault| cause_of(&fault))?;
-        ensure_topics(producer_config, &outputs, deadline).map_err(|fault| cause_of(&fault))?;
+        let outputs = check_outputs(&producer_config.connection, &outputs, deadline).map_err(|fault| cause_of(&fault))?;
+        let record_bytes_max = outputs.iter().filter_map(|output| output.record_bytes_max).min();
+        let found = StartPlan { record_bytes_max, ..found };
         postcard::to_stdvec(&found).map_err(|error| internal("encode the start offsets", &error))
     })?;
     postcard::from_bytes(&answer).map_err(|error| ended(&supervisor, internal("read the start offsets", &error)))
@@ -503,27 +512,26 @@ impl Work {
     ) -> Result<(), Cause> {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner)[cluster.thread].take();
         let context = WorkerContext::new(Arc::clone(&self.process), cluster.worker, rows.unwrap_or_default());
-        tidegate_operators::commit::install(worker, &context, |scope| {
+        let connections = Rc::new(WorkerClients::new(Arc::clone(&self.connections), cluster.worker));
+        worker.dataflow_named::<Time, _, _>(&self.name, |scope| {
             let operators = FlowBuild::new(scope, context.clone());
             let describe = &self.describe;
-            Flow::build(&self.name, &self.topics, &self.plan, operators, Arc::clone(&self.connections), |flow| {
-                describe(flow);
-            })
+            Flow::build(&self.name, &self.topics, &self.plan, operators, connections, |flow| describe(flow)).finish();
         });
-        while worker.has_dataflows() {
-            if let Some(fault) = self.process.faults.first() {
-                return Err(cause_of(&fault).in_worker(cluster.worker));
-            }
-            if cluster.leaving() {
-                return Ok(());
-            }
+        build_ending(worker, &context);
+        while worker.has_dataflows() && !self.process.faults.is_raised() && !cluster.leaving() {
             cluster.step_or_park(worker, self.process.epochs.until_next());
         }
-        if let Some(fault) = self.process.faults.first() {
-            return Err(cause_of(&fault).in_worker(cluster.worker));
+        if !self.process.faults.is_raised()
+            && !cluster.leaving()
+            && let Err(fault) = commit_at_close(&context)
+        {
+            context.fail(fault);
         }
-        tidegate_operators::commit::commit_at_close(&context)
-            .map_err(|fault| cause_of(&fault).in_worker(cluster.worker))
+        match self.process.faults.first() {
+            None => Ok(()),
+            Some(fault) => Err(cause_of(&fault).in_worker(cluster.worker)),
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tidegate_operators::fault::Fault;
 use tidegate_operators::kafka::{
-    AutoOffsetReset, ConsumerConfig, Delivery, Lookup, OutOfRange, PartitionFacts, StartPolicy, announce, decide,
+    AutoOffsetReset, ConsumerConfig, Lookup, OutOfRange, PartitionFacts, StartPolicy, announce, decide,
 };
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_recovery::{ErrorClass, NextOffset, ResumeState, TopicPartition};
@@ -35,6 +35,8 @@ pub(crate) struct PartitionPlan {
 pub(crate) struct StartPlan {
     /// The partitions of all input topics.
     pub(crate) partitions: Vec<PartitionPlan>,
+    /// The largest batch that every output topic takes, in bytes, where the brokers tell.
+    pub(crate) record_bytes_max: Option<usize>,
 }
 
 /// What the look-up needs to know of the run.
@@ -80,7 +82,7 @@ pub(crate) fn find(question: &StartQuestion<'_>) -> Result<StartPlan, Fault> {
             partition,
         })
         .collect();
-    Ok(StartPlan { partitions })
+    Ok(StartPlan { partitions, record_bytes_max: None })
 }
 
 fn policy(question: &StartQuestion<'_>) -> StartPolicy {
@@ -91,10 +93,7 @@ fn policy(question: &StartQuestion<'_>) -> StartPolicy {
             OffsetReset::Error => AutoOffsetReset::Error,
         },
         on_out_of_range: out_of_range(question.consumer.on_out_of_range),
-        delivery: match question.delivery {
-            DeliveryGuarantee::AtMostOnce => Delivery::AtMostOnce,
-            DeliveryGuarantee::AtLeastOnce | DeliveryGuarantee::ExactlyOnce => Delivery::AtLeastOnce,
-        },
+        delivery: question.delivery,
     }
 }
 

@@ -6,7 +6,7 @@
 use super::Flow;
 use super::keyed::KeyedStream;
 use super::row::{Bound, Row, Rowed, keyed_row};
-use super::stream::Stream;
+use super::stream::{Stream, millis};
 use crate::config::flow_file::{FlowDescription, Input, StreamDescription};
 use crate::config::shape::shapes;
 use crate::config::steps::{
@@ -202,9 +202,9 @@ impl<'s> Assembly<'_, 's> {
         step: &Step,
         settings: &EventTimeStep,
     ) -> Stream<'s, R> {
-        let mut operator = EventTimeSettings::out_of_order(settings.out_of_order);
+        let mut operator = EventTimeSettings::out_of_order_ms(millis(settings.out_of_order));
         operator.idle = settings.idle;
-        operator.max_ahead = settings.max_ahead;
+        operator.max_ahead_ms = millis(settings.max_ahead);
         operator.ahead = match settings.ahead {
             Ahead::Drop => AheadPolicy::Drop,
             Ahead::Keep => AheadPolicy::Keep,
@@ -341,8 +341,4 @@ fn on_error(setting: OnError) -> RecordOnError {
         OnError::Fail => RecordOnError::Fail,
         OnError::Drop => RecordOnError::Drop,
     }
-}
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

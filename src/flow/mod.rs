@@ -16,12 +16,11 @@ mod stream;
 pub use keyed::{KeyBytes, KeyFromBytes, KeyedStream, Window};
 pub use stream::{Decode, Decoded, IntoRecord, Json, OutOfOrder, Stream};
 
-use crate::connections::Connections;
+use crate::connections::WorkerClients;
 use plan::{FlowPlan, Keeps, Node, StepPlan};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use tidegate_operators::batch::ElementStream;
 use tidegate_operators::build::FlowBuild;
 use tidegate_operators::element::Record;
@@ -45,7 +44,7 @@ struct Inner<'s> {
 
 struct Build<'s> {
     operators: FlowBuild<'s>,
-    connections: Arc<Connections>,
+    connections: Rc<WorkerClients>,
     /// Every topic that the whole flow reads, from the plan.
     topics: Vec<String>,
 }
@@ -67,7 +66,7 @@ impl<'s> Flow<'s> {
         topics: &[String],
         planned: &FlowPlan,
         operators: FlowBuild<'s>,
-        connections: Arc<Connections>,
+        connections: Rc<WorkerClients>,
         describe: impl FnOnce(&Flow<'s>),
     ) -> FlowBuild<'s> {
         let build = Build { operators, connections, topics: planned.input_topics.clone() };
@@ -127,7 +126,7 @@ impl<'s> Flow<'s> {
         let (node, elements) = known.unwrap_or_else(|| {
             let (node, id) = self.add(None, SOURCE, Keeps::Nothing, BTreeMap::new(), Vec::new());
             let elements = self.0.build.as_ref().map(|build| {
-                let reader = build.connections.reader(build.operators.context().worker());
+                let reader = build.connections.reader();
                 match reader {
                     Ok(reader) => source(&build.operators, &id, reader, SourceSettings::default()),
                     Err(fault) => {
@@ -189,7 +188,7 @@ impl<'s> Flow<'s> {
     }
 
     /// The operators and connections, where the flow is being built.
-    fn building(&self) -> Option<(&FlowBuild<'s>, &Connections)> {
+    fn building(&self) -> Option<(&FlowBuild<'s>, &WorkerClients)> {
         self.0.build.as_ref().map(|build| (&build.operators, build.connections.as_ref()))
     }
 }

@@ -17,6 +17,7 @@ use tidegate_operators::element::{Data, Element, Record};
 use tidegate_operators::event_time::{EventTimeSettings, event_time};
 use tidegate_operators::record::{self, OnError};
 use tidegate_operators::sink::sink;
+use tidegate_recovery::EventTime;
 use timely::dataflow::operators::Concatenate;
 
 /// A stream of values of type `T`. Using a stream twice forks it: both users see every value.
@@ -38,7 +39,7 @@ pub struct OutOfOrder {
 impl OutOfOrder {
     /// A record is on time as long as it is no more than this behind the highest event time of its partition.
     pub fn of(out_of_order: Duration) -> OutOfOrder {
-        OutOfOrder { settings: EventTimeSettings::out_of_order(out_of_order) }
+        OutOfOrder { settings: EventTimeSettings::out_of_order_ms(millis(out_of_order)) }
     }
 
     /// See [`OutOfOrder::of`].
@@ -56,6 +57,10 @@ impl OutOfOrder {
         self.settings.idle = idle;
         self
     }
+}
+
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Turns records into values.
@@ -258,7 +263,7 @@ impl<'s, T: Data> Stream<'s, T> {
             self.flow.add(name, "event_time", Keeps::Watermarks, BTreeMap::new(), vec![self.node]);
         let elements = self.elements.map(|elements| {
             let (operators, _) = self.flow.building().expect("a stream with elements is being built");
-            event_time(operators, &id, elements, settings, on_error, of)
+            event_time(operators, &id, elements, settings, on_error, move |element| of(element).map(EventTime))
         });
         Stream { flow: self.flow, node, event_time: true, elements }
     }
@@ -373,7 +378,7 @@ impl<'s> Stream<'s, Record> {
         }
         let Some(elements) = self.elements else { return };
         let (operators, connections) = self.flow.building().expect("a stream with elements is being built");
-        match connections.writer(&destination, operators.context().worker()) {
+        match connections.writer(&destination) {
             Ok(writer) => sink(operators, &id, elements, on_error, writer),
             Err(fault) => {
                 operators.context().fail(fault.at_step(id));
