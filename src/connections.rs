@@ -3,7 +3,6 @@
 use crate::config::kafka::{ConsumerSettings, Tombstones as TombstoneSetting};
 use crate::start::{StartPlan, out_of_range};
 use std::cell::OnceCell;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_operators::fault::Fault;
@@ -11,7 +10,9 @@ use tidegate_operators::inputs::InputTable;
 use tidegate_operators::kafka::{
     ConsumerConfig, KafkaProducer, KafkaReader, PartitionStart, ProducerConfig, ReaderOptions, Tombstones,
 };
-use tidegate_operators::sink::{FileWriter, SinkWriter, StdoutWriter};
+use tidegate_operators::sink::SinkWriter;
+use tidegate_operators::sink::file::FileWriter;
+use tidegate_operators::sink::stdout::StdoutWriter;
 use tidegate_operators::source::SourceReader;
 use tidegate_recovery::{NextOffset, ProcessIndex, WorkerIndex};
 
@@ -32,6 +33,7 @@ pub(crate) struct Connections {
     pub(crate) consumer_config: ConsumerConfig,
     pub(crate) producer_config: ProducerConfig,
     pub(crate) process: ProcessIndex,
+    pub(crate) processes: usize,
     pub(crate) inputs: InputTable,
     pub(crate) start: StartPlan,
     /// How long a commit of resolved start offsets may take.
@@ -117,10 +119,9 @@ impl WorkerClients {
         Ok(match destination {
             Destination::Topic(topic) => Box::new(self.producer()?.writer(topic)?),
             Destination::File(path) => {
-                let path = path.replace("{process}", &self.shared.process.to_string());
-                Box::new(FileWriter::open(Path::new(&path))?)
+                Box::new(FileWriter::open(path, self.shared.process, self.shared.processes)?)
             }
-            Destination::Stdout => Box::new(StdoutWriter::open()?),
+            Destination::Stdout => Box::new(StdoutWriter::start()?),
         })
     }
 }

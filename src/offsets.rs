@@ -25,6 +25,10 @@ impl Offsets {
         self.inputs.name(partition).expect("a source marks only the partitions that it was given")
     }
 
+    fn ids(&self, offsets: Vec<(TopicPartition, NextOffset)>) -> Vec<(PartitionId, NextOffset)> {
+        offsets.into_iter().filter_map(|(name, next)| Some((self.inputs.id(&name)?, next))).collect()
+    }
+
     fn names(&self, partitions: &[PartitionId]) -> Vec<TopicPartition> {
         partitions.iter().map(|partition| self.name(*partition).clone()).collect()
     }
@@ -40,11 +44,7 @@ impl OffsetMarks for Offsets {
     }
 
     fn due(&self, partitions: &[PartitionId], now: Duration) -> Vec<(PartitionId, NextOffset)> {
-        self.tracker
-            .due(&self.names(partitions), self.origin + now)
-            .into_iter()
-            .filter_map(|(name, next)| Some((self.inputs.id(&name)?, next)))
-            .collect()
+        self.ids(self.tracker.due(&self.names(partitions), self.origin + now))
     }
 
     fn settle(&self, outcome: &CommitOutcome, now: Duration) {
@@ -56,7 +56,7 @@ impl OffsetMarks for Offsets {
         }
     }
 
-    fn is_dirty(&self, partitions: &[PartitionId]) -> bool {
-        !self.tracker.due_at_close(&self.names(partitions)).is_empty()
+    fn due_at_close(&self, partitions: &[PartitionId]) -> Vec<(PartitionId, NextOffset)> {
+        self.ids(self.tracker.due_at_close(&self.names(partitions)))
     }
 }

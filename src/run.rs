@@ -46,7 +46,7 @@ use tidegate_operators::time::Time;
 use tidegate_recovery::storage::LocalDirectory;
 use tidegate_recovery::{
     Assignment as PartitionAssignment, ClusterShape, CommitTracker, Epoch, EpochSchedule, ErrorClass, Generation,
-    Lease, LeaseKeeper, OpenOptions, ProcessOptions, ProcessStore, Publisher, RecoveryStore, RestoredRows,
+    Lease, LeaseKeeper, OpenOptions, ProcessStore, Publisher, RecoveryStore, RestoredRows,
     ResumeState, RunId, Slot, StepNumber, StoreError, TrackerSettings,
 };
 
@@ -175,7 +175,11 @@ fn start_http(job: &Job, probe: &Arc<ProcessProbe>) -> Result<Option<HttpServer>
 
 fn bind(job: &Job, plan: &FlowPlan, supervisor: &Supervisor) -> Result<Mesh, Cause> {
     let cluster = &job.settings.cluster;
-    let spec = ClusterSpec::new(&cluster.addresses, Some(cluster.process_index), Some(cluster.workers_per_process))?;
+    let spec = ClusterSpec::new(
+        Some(cluster.process_index),
+        &cluster.addresses,
+        Some(cluster.workers_per_process as usize),
+    )?;
     let identity = Identity {
         cluster_id: job.name.clone(),
         fingerprint: plan.fingerprint(),
@@ -496,6 +500,7 @@ impl Work {
             consumer_config,
             producer_config,
             process: process_index,
+            processes: spec.processes(),
             inputs,
             start,
         });

@@ -207,16 +207,24 @@ impl<'s> Assembly<'_, 's> {
         operator.max_ahead_ms = millis(settings.max_ahead);
         operator.ahead = match settings.ahead {
             Ahead::Drop => AheadPolicy::Drop,
-            Ahead::Keep => AheadPolicy::Keep,
-            Ahead::Fail => AheadPolicy::Fail,
+            Ahead::Keep | Ahead::Fail => AheadPolicy::Keep,
         };
+        let refuse_ahead = (settings.ahead == Ahead::Fail).then_some(operator.max_ahead_ms);
         let (from, bound) = (settings.from.clone(), self.bound.clone());
-        stream.event_time_elements(name(step), operator, on_error(step.on_error), move |element| match &from {
-            EventTimeFrom::Expression(expression) => bound.event_time(expression, element),
-            EventTimeFrom::Timestamp => {
-                element.meta.timestamp.ok_or_else(|| "the record has no timestamp".to_owned())
+        stream.event_time_elements(name(step), operator, on_error(step.on_error), move |element| {
+            let event = match &from {
+                EventTimeFrom::Expression(expression) => bound.event_time(expression, element)?,
+                EventTimeFrom::Timestamp => {
+                    element.meta.timestamp.ok_or_else(|| "the record has no timestamp".to_owned())?
+                }
+                EventTimeFrom::Arrival => bound.arrival()?,
+            };
+            match refuse_ahead {
+                Some(max) if event > bound.arrival()?.saturating_add(max) => {
+                    Err(format!("the event time {event} ms is more than {max} ms ahead of the wall clock"))
+                }
+                _ => Ok(event),
             }
-            EventTimeFrom::Arrival => bound.arrival(),
         })
     }
 

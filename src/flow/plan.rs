@@ -5,7 +5,6 @@
 
 use crate::config::problems::{Problem, code};
 use crate::config::yaml::Origin;
-use std::collections::BTreeMap;
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::steps::{StepSpec, StepTable};
 use tidegate_recovery::{FlowFingerprint, KeyHash, StepId};

@@ -31,7 +31,7 @@ pub struct Stream<'s, T: Data> {
 }
 
 /// How much records of one partition may be out of order, for [`Stream::event_time`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfOrder {
     pub(crate) settings: EventTimeSettings,
 }
@@ -269,14 +269,14 @@ impl<'s, T: Data> Stream<'s, T> {
     }
 
     /// Groups by a key; windows and other stateful steps work per key.
-    pub fn key_by<K: KeyBytes>(self, key: impl Fn(&T) -> K + 'static) -> KeyedStream<'s, K, T> {
+    pub fn key_by<K: KeyBytes + 'static>(self, key: impl Fn(&T) -> K + 'static) -> KeyedStream<'s, K, T> {
         self.try_key_by_elements(None, OnError::Fail, move |element| {
             Ok::<_, std::convert::Infallible>(key(&element.value).key_bytes())
         })
     }
 
     /// The same over elements, with the key's bytes; it may fail.
-    pub fn try_key_by_elements<K: KeyBytes, E: Display>(
+    pub fn try_key_by_elements<K: 'static, E: Display>(
         self,
         name: Option<&str>,
         on_error: OnError,
