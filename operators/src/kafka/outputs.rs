@@ -94,13 +94,16 @@ pub fn offsets_retention(connection: &Connection, deadline: Duration) -> Result<
         .fetch_metadata(Some("__consumer_offsets"), deadline)
         .map_err(|error| admin.unavailable("the brokers", &error.to_string()))?;
     let Some(broker) = metadata.brokers().first().map(|broker| broker.id()) else { return Ok(None) };
-    let answer = admin.configs(&[ResourceSpecifier::Broker(broker)])?;
+    let answer = admin.configs(&[ResourceSpecifier::Broker(broker)], &admin.options())?;
     let minutes = answer
         .iter()
         .flatten()
         .find_map(|config| config.get("offsets.retention.minutes")?.value.as_ref()?.parse::<u64>().ok());
     Ok(minutes.map(|minutes| Duration::from_secs(minutes * 60)))
 }
+
+/// How long a start waits for the settings of its output topics.
+const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
 
 struct Admin {
     client: Option<AdminClient<DefaultClientContext>>,
@@ -167,7 +170,13 @@ impl Admin {
             return Ok(Vec::new());
         }
         let asked: Vec<_> = names.iter().map(|name| ResourceSpecifier::Topic(name)).collect();
-        let answer = self.configs(&asked)?;
+        // Some brokers never answer this. Without it the run is right as well: a batch that is refused for its size
+        // is tried again record by record.
+        let options = AdminOptions::new().request_timeout(Some(SETTINGS_WITHIN)).operation_timeout(Some(SETTINGS_WITHIN));
+        let answer = self.configs(&asked, &options).unwrap_or_else(|fault| {
+            tracing::debug!(%fault, "the size limits of the output topics are not known");
+            names.iter().map(|_| None).collect()
+        });
         Ok(names
             .iter()
             .zip(answer)
@@ -183,8 +192,9 @@ impl Admin {
     fn configs(
         &self,
         asked: &[ResourceSpecifier<'_>],
+        options: &AdminOptions,
     ) -> Result<Vec<Option<rdkafka::admin::ConfigResource>>, Fault> {
-        let answer = block_on(self.client().describe_configs(asked, &self.options()))
+        let answer = block_on(self.client().describe_configs(asked, options))
             .map_err(|error| self.unavailable("the settings", &error.to_string()))?;
         Ok(answer
             .into_iter()
