@@ -189,7 +189,10 @@ impl KafkaReader {
             if start.start.0 < 0 {
                 return Err(Fault::new(
                     ErrorClass::Internal,
-                    format!("partition {} was to start at {}, which is no offset", start.partition, start.start),
+                    format!(
+                        "partition {} was to start at {}, which is no offset",
+                        start.partition, start.start
+                    ),
                 ));
             }
             let mut queue = Queue::of_partition(&client, &start.partition)
@@ -219,7 +222,9 @@ impl KafkaReader {
         main.signal_with(main_ready.clone());
         replies.signal_with(replies_ready.clone());
         let list = PartitionList::new(self.inputs.iter().map(|input| (&input.partition, input.position)));
-        client.assign(&list).map_err(|code| config(format!("the partitions could not be assigned: {code}")))?;
+        client
+            .assign(&list)
+            .map_err(|code| config(format!("the partitions could not be assigned: {code}")))?;
         // The worker with a topic's first partition looks after the topic for the whole cluster.
         let topics = TopicWatch::new(
             self.inputs
@@ -466,7 +471,10 @@ impl KafkaReader {
             .at_record(input.partition.clone(), event.offset())),
             code => Err(Fault::new(
                 ErrorClass::Data,
-                format!("records cannot be read ({code:?}: {}); nothing is skipped in silence", event.error_text()),
+                format!(
+                    "records cannot be read ({code:?}: {}); nothing is skipped in silence",
+                    event.error_text()
+                ),
             )
             .at_record(input.partition.clone(), event.offset())),
         }
@@ -548,7 +556,10 @@ impl KafkaReader {
             // After such an error the partition is stopped in the client, and a stopped one cannot seek.
             let list = PartitionList::new([(&input.partition, target)]);
             connected.client.reassign(&list).map_err(|error| {
-                Fault::new(ErrorClass::Internal, format!("partition {} cannot go on: {error}", input.partition))
+                Fault::new(
+                    ErrorClass::Internal,
+                    format!("partition {} cannot go on: {error}", input.partition),
+                )
             })?;
             input.ready.keep();
         }
@@ -653,7 +664,14 @@ impl SourceReader for KafkaReader {
                 match &self.commit.on_its_way {
                     Some((tag, _)) => sent = Some(*tag),
                     // Refused at once, or nothing to do without partitions.
-                    None => return self.commit.outcomes.drain(before..).find_map(|o| o.error).map_or(Ok(()), Err),
+                    None => {
+                        return self
+                            .commit
+                            .outcomes
+                            .drain(before..)
+                            .find_map(|o| o.error)
+                            .map_or(Ok(()), Err);
+                    }
                 }
             }
             let left = end.saturating_duration_since(Instant::now());

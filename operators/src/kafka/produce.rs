@@ -290,7 +290,9 @@ impl Shared {
             ),
             code if code.is_denied() => fault(
                 ErrorClass::Config,
-                format!("topic `{topic}` may not be written by this client (operation Write): {code}; grant it, or use other credentials"),
+                format!(
+                    "topic `{topic}` may not be written by this client (operation Write): {code}; grant it, or use other credentials"
+                ),
             ),
             code => {
                 let fatal = self.client.as_ref().and_then(|client| client.fatal()).unwrap_or_default();

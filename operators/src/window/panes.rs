@@ -158,9 +158,10 @@ impl<S: Clone> Panes<S> {
         if windows > 1 && aggregate.can_refuse() {
             let fresh = aggregate.start();
             for end in ends().take(windows) {
-                let state = self.panes.get(&end).and_then(|pane| {
-                    pane.find(record.hash, record.key).map(|place| &pane.rows[place].state)
-                });
+                let state = self
+                    .panes
+                    .get(&end)
+                    .and_then(|pane| pane.find(record.hash, record.key).map(|place| &pane.rows[place].state));
                 aggregate.check(state.unwrap_or(&fresh), input)?;
             }
         }
@@ -296,7 +297,8 @@ impl<S: Clone> Panes<S> {
         if last_start(start, self.every, self.align) != Some(start) {
             return Err(StateError::Damaged("no window of this step begins where its sub-key says"));
         }
-        let end = start.checked_add(self.size).ok_or(StateError::Damaged("its window ends beyond all time"))?;
+        let end =
+            start.checked_add(self.size).ok_or(StateError::Damaged("its window ends beyond all time"))?;
         let mut bytes = &row.value[..];
         let state = aggregate.decode(&mut bytes, names)?;
         if !bytes.is_empty() {

@@ -193,7 +193,8 @@ where
         let slices = if self.rng.random_bool(0.7) { usize::MAX } else { self.rng.random_range(0..3) };
         for _ in 0..slices {
             let slice = self.rng.random_range(1..5);
-            let closing = machine.windows.close(EventTime(machine.acted), slice, &mut machine.rows, &mut fired);
+            let closing =
+                machine.windows.close(EventTime(machine.acted), slice, &mut machine.rows, &mut fired);
             if closing == Closing::Done {
                 break;
             }
