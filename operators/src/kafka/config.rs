@@ -50,6 +50,9 @@ pub struct ProducerConfig {
     pub in_flight_bytes: usize,
     /// Records that were taken and are not acknowledged, at most.
     pub in_flight_records: usize,
+    /// The largest batch that every output topic takes, where that is known (`max.message.bytes`): a larger record
+    /// is refused here, and no batch is larger, so that no record is refused because of its neighbours.
+    pub record_bytes_max: Option<usize>,
 }
 
 /// Default of [`ConsumerConfig::prefetch_bytes`].
@@ -63,6 +66,9 @@ pub const PRODUCER_IN_FLIGHT_RECORDS: usize = 250_000;
 const PREFETCH_BYTES_PER_PARTITION_MIN: usize = 256 << 10;
 /// Largest part of one fetch response for one partition; measured: more gains little and costs memory.
 const FETCH_BYTES_PER_PARTITION_MAX: usize = 1 << 20;
+
+/// Below a topic's limit by this much, for the frame of a batch.
+const BATCH_MARGIN_BYTES: usize = 512;
 
 impl Default for ConsumerConfig {
     fn default() -> ConsumerConfig {
@@ -81,6 +87,7 @@ impl Default for ProducerConfig {
             connection: Connection::default(),
             in_flight_bytes: PRODUCER_IN_FLIGHT_BYTES,
             in_flight_records: PRODUCER_IN_FLIGHT_RECORDS,
+            record_bytes_max: None,
         }
     }
 }
@@ -176,6 +183,11 @@ impl Connection {
         properties
     }
 
+    /// For a client that asks and administers.
+    pub(super) fn admin_properties(&self) -> Properties {
+        self.extend(self.properties("-admin"))
+    }
+
     /// What is wrong with this part, by key; `owned` are the properties that this side refuses.
     fn problems(&self, owned: &[(&str, &str)]) -> Vec<String> {
         let mut problems = Vec::new();
@@ -227,7 +239,9 @@ impl ConsumerConfig {
         let mut properties = self.connection.extend(properties);
         let mut own = |name: &str, value: String| properties.insert(name.to_owned(), value);
         own("queued.max.messages.kbytes", (share >> 10).max(1).to_string());
-        own("group.id", self.group_id.clone());
+        if !self.group_id.is_empty() {
+            own("group.id", self.group_id.clone());
+        }
         own("group.protocol", "classic".into());
         own("enable.auto.commit", "false".into());
         own("enable.auto.offset.store", "false".into());
@@ -249,9 +263,10 @@ impl ProducerConfig {
     /// What is wrong, all at once; no broker is contacted.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.connection.problems(OWNED_PRODUCER);
-        for (name, value) in
-            [("in_flight_bytes", self.in_flight_bytes), ("in_flight_records", self.in_flight_records)]
-        {
+        for (name, value) in [
+            ("in_flight_bytes", self.in_flight_bytes),
+            ("in_flight_records", self.in_flight_records),
+        ] {
             if value == 0 {
                 problems.push(format!("`{name}` is 0: nothing could be written"));
             }
@@ -268,16 +283,18 @@ impl ProducerConfig {
         for (name, value) in RECOMMENDED_PRODUCER {
             properties.insert((*name).to_owned(), (*value).to_owned());
         }
+        if let Some(bytes) = self.record_bytes_max {
+            // The library's range; a batch may come a few bytes above its own estimate.
+            let bytes = bytes.saturating_sub(BATCH_MARGIN_BYTES).clamp(1_000, 1_000_000_000);
+            properties.insert("message.max.bytes".to_owned(), bytes.to_string());
+        }
         let mut properties = self.connection.extend(properties);
         let mut own = |name: &str, value: String| properties.insert(name.to_owned(), value);
         own("enable.idempotence", "true".into());
         own("acks", "all".into());
         own("message.timeout.ms", "0".into());
         // The library's own limits stand above ours, so that it refuses nothing that we allow.
-        own(
-            "queue.buffering.max.messages",
-            self.in_flight_records.saturating_mul(2).clamp(1, 10_000_000).to_string(),
-        );
+        own("queue.buffering.max.messages", self.in_flight_records.saturating_mul(2).clamp(1, 10_000_000).to_string());
         own("queue.buffering.max.kbytes", (self.in_flight_bytes >> 9).clamp(1 << 14, 2_097_151).to_string());
         properties
     }
@@ -320,9 +337,7 @@ mod tests {
         .problems();
         assert_eq!(problems.len(), 3, "{problems:?}");
         assert!(problems.iter().any(|p| p.contains("`extra.group.protocol`") && p.contains("never joins")));
-        assert!(
-            problems.iter().any(|p| p.contains("`extra.enable.auto.commit`") && p.contains("`delivery`"))
-        );
+        assert!(problems.iter().any(|p| p.contains("`extra.enable.auto.commit`") && p.contains("`delivery`")));
     }
 
     #[test]
@@ -351,14 +366,16 @@ mod tests {
     #[test]
     fn every_recommended_and_owned_value_is_one_that_the_library_takes() {
         assert_eq!(consumer(&[]).problems(), Vec::<String>::new());
-        let producer = ProducerConfig { connection: consumer(&[]).connection, ..ProducerConfig::default() };
+        let producer =
+            ProducerConfig { connection: consumer(&[]).connection, ..ProducerConfig::default() };
         assert_eq!(producer.problems(), Vec::<String>::new());
         assert_eq!(producer.properties("")["partitioner"], "murmur2_random");
     }
 
     #[test]
     fn a_producer_cannot_be_told_to_give_a_record_up() {
-        let mut config = ProducerConfig { connection: consumer(&[]).connection, ..ProducerConfig::default() };
+        let mut config =
+            ProducerConfig { connection: consumer(&[]).connection, ..ProducerConfig::default() };
         for name in ["acks", "message.timeout.ms", "enable.idempotence", "retries"] {
             config.connection.extra.insert(name.into(), "1".into());
         }

@@ -189,10 +189,7 @@ impl KafkaReader {
             if start.start.0 < 0 {
                 return Err(Fault::new(
                     ErrorClass::Internal,
-                    format!(
-                        "partition {} was to start at {}, which is no offset",
-                        start.partition, start.start
-                    ),
+                    format!("partition {} was to start at {}, which is no offset", start.partition, start.start),
                 ));
             }
             let mut queue = Queue::of_partition(&client, &start.partition)
@@ -222,9 +219,7 @@ impl KafkaReader {
         main.signal_with(main_ready.clone());
         replies.signal_with(replies_ready.clone());
         let list = PartitionList::new(self.inputs.iter().map(|input| (&input.partition, input.position)));
-        client
-            .assign(&list)
-            .map_err(|code| config(format!("the partitions could not be assigned: {code}")))?;
+        client.assign(&list).map_err(|code| config(format!("the partitions could not be assigned: {code}")))?;
         // The worker with a topic's first partition looks after the topic for the whole cluster.
         let topics = TopicWatch::new(
             self.inputs
@@ -234,11 +229,6 @@ impl KafkaReader {
         );
         self.connected = Some(Connected { main, main_ready, replies, replies_ready, topics, client });
         Ok(())
-    }
-
-    /// Whoever learns that something came (records, an end, an answer to a commit) wakes this operator.
-    pub fn wake_with(&mut self, activator: SyncActivator) {
-        self.wake.add(activator);
     }
 
     /// The topics whose growth or loss this reader watches are known to have this many partitions; more are
@@ -363,12 +353,13 @@ impl KafkaReader {
         }
     }
 
-    /// Takes what the partition's queue has and hands out as much as the budget allows. Returns how many
-    /// records and bytes were handed out.
+    /// Takes what the partition's queue has and hands out as much as the budget allows; `first` says that
+    /// nothing was handed out yet, so that one record may be larger. Returns how many records and bytes were.
     fn visit(
         &mut self,
         index: usize,
         budget: PollBudget,
+        first: bool,
         batches: &mut Vec<SourceBatch>,
         now: Instant,
     ) -> Result<(usize, usize), Fault> {
@@ -382,8 +373,8 @@ impl KafkaReader {
         }
         let mut batch = SourceBatch { partition: input.id, elements: Vec::new(), bytes: 0 };
         let mut result = Ok(());
-        while let Some(first) = self.inputs[index].fetched.front() {
-            if let Some(code) = first.error() {
+        while let Some(next) = self.inputs[index].fetched.front() {
+            if let Some(code) = next.error() {
                 let event = self.inputs[index].fetched.pop_front().expect("it was there");
                 result = self.on_event(index, code, &event, now);
                 if result.is_err() {
@@ -404,8 +395,8 @@ impl KafkaReader {
                 let is_wanted = wanted(&message, input.position);
                 if is_wanted {
                     let size = size_of_record(message);
-                    let first = batch.elements.is_empty() && records == 0;
-                    if records == room || (!first && bytes + size > budget.bytes) {
+                    let may_be_larger = first && batch.elements.is_empty() && records == 0;
+                    if records == room || (!may_be_larger && bytes + size > budget.bytes) {
                         break;
                     }
                     records += 1;
@@ -471,10 +462,7 @@ impl KafkaReader {
             .at_record(input.partition.clone(), event.offset())),
             code => Err(Fault::new(
                 ErrorClass::Data,
-                format!(
-                    "records cannot be read ({code:?}: {}); nothing is skipped in silence",
-                    event.error_text()
-                ),
+                format!("records cannot be read ({code:?}: {}); nothing is skipped in silence", event.error_text()),
             )
             .at_record(input.partition.clone(), event.offset())),
         }
@@ -556,10 +544,7 @@ impl KafkaReader {
             // After such an error the partition is stopped in the client, and a stopped one cannot seek.
             let list = PartitionList::new([(&input.partition, target)]);
             connected.client.reassign(&list).map_err(|error| {
-                Fault::new(
-                    ErrorClass::Internal,
-                    format!("partition {} cannot go on: {error}", input.partition),
-                )
+                Fault::new(ErrorClass::Internal, format!("partition {} cannot go on: {error}", input.partition))
             })?;
             input.ready.keep();
         }
@@ -570,6 +555,10 @@ impl KafkaReader {
 impl SourceReader for KafkaReader {
     fn partitions(&self) -> &[PartitionId] {
         &self.ids
+    }
+
+    fn wake_with(&mut self, activator: SyncActivator) {
+        self.wake.add(activator);
     }
 
     fn poll(&mut self, budget: PollBudget, batches: &mut Vec<SourceBatch>) -> Result<(), Fault> {
@@ -592,7 +581,7 @@ impl SourceReader for KafkaReader {
             let fair = (budget.records / waiting.max(1)).max(SHARE_RECORDS_MIN);
             let share = PollBudget { records: left.records.min(fair), bytes: left.bytes };
             let before = input.position;
-            let (records, bytes) = self.visit(index, share, batches, now)?;
+            let (records, bytes) = self.visit(index, share, !any, batches, now)?;
             left.records -= records;
             left.bytes = left.bytes.saturating_sub(bytes);
             any |= records > 0;
@@ -664,14 +653,7 @@ impl SourceReader for KafkaReader {
                 match &self.commit.on_its_way {
                     Some((tag, _)) => sent = Some(*tag),
                     // Refused at once, or nothing to do without partitions.
-                    None => {
-                        return self
-                            .commit
-                            .outcomes
-                            .drain(before..)
-                            .find_map(|o| o.error)
-                            .map_or(Ok(()), Err);
-                    }
+                    None => return self.commit.outcomes.drain(before..).find_map(|o| o.error).map_or(Ok(()), Err),
                 }
             }
             let left = end.saturating_duration_since(Instant::now());

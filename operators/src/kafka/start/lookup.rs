@@ -24,6 +24,12 @@ pub struct LogBounds {
     pub end: NextOffset,
 }
 
+/// What [`Lookup::find`] found.
+pub(crate) struct Found {
+    pub(crate) partitions: Vec<TopicPartition>,
+    pub(crate) missing: Vec<String>,
+}
+
 /// Asks the cluster.
 pub struct Lookup {
     replies: Option<Queue>,
@@ -62,8 +68,19 @@ impl Lookup {
     /// The partitions of the topics, sorted. Topics that do not exist are listed in one fault (66); a pattern
     /// is no topic.
     pub fn partitions(&self, topics: &[String]) -> Result<Vec<TopicPartition>, Fault> {
-        let patterns: Vec<&str> =
-            topics.iter().map(String::as_str).filter(|topic| is_pattern(topic)).collect();
+        let found = self.find(topics)?;
+        if !found.missing.is_empty() {
+            return Err(Fault::new(
+                ErrorClass::Missing,
+                format!("these topics do not exist on {}: {}", self.brokers, found.missing.join(", ")),
+            ));
+        }
+        Ok(found.partitions)
+    }
+
+    /// The partitions of the topics, sorted, and the topics that do not exist.
+    pub(crate) fn find(&self, topics: &[String]) -> Result<Found, Fault> {
+        let patterns: Vec<&str> = topics.iter().map(String::as_str).filter(|topic| is_pattern(topic)).collect();
         if !patterns.is_empty() {
             return Err(Fault::new(
                 ErrorClass::Config,
@@ -71,7 +88,7 @@ impl Lookup {
             ));
         }
         let mut partitions = Vec::new();
-        let mut missing: Vec<&str> = Vec::new();
+        let mut missing = Vec::new();
         let begin = Instant::now();
         let mut pauses = Pauses::new(self.deadline);
         for topic in topics {
@@ -79,9 +96,8 @@ impl Lookup {
                 let error = match self.client().metadata(Some(topic), ATTEMPT.min(pauses.left())) {
                     Ok(answer) => match answer.into_iter().find(|one| one.name == *topic) {
                         Some(one) if one.error.is_ok() && !one.partitions.is_empty() => {
-                            partitions.extend(
-                                one.partitions.iter().map(|number| TopicPartition::new(topic, *number)),
-                            );
+                            partitions
+                                .extend(one.partitions.iter().map(|number| TopicPartition::new(topic, *number)));
                             break;
                         }
                         Some(one) if one.error.is_ok() => Code::LEADER_NOT_AVAILABLE,
@@ -100,21 +116,15 @@ impl Lookup {
                     ));
                 }
                 if error.is_missing() && begin.elapsed() >= MISSING_FOR {
-                    missing.push(topic);
+                    missing.push(topic.clone());
                     break;
                 }
                 pauses.pause(|| self.unavailable(&format!("the partitions of topic `{topic}`"), error))?;
             }
         }
-        if !missing.is_empty() {
-            return Err(Fault::new(
-                ErrorClass::Missing,
-                format!("these topics do not exist on {}: {}", self.brokers, missing.join(", ")),
-            ));
-        }
         partitions.sort();
         partitions.dedup();
-        Ok(partitions)
+        Ok(Found { partitions, missing })
     }
 
     /// The group's committed offsets; a partition without one is not in the answer.
@@ -128,8 +138,7 @@ impl Lookup {
             let mut list = PartitionList::new(partitions.iter().map(|partition| (partition, -1001)));
             let answer = self.client().committed(&mut list, ATTEMPT.min(pauses.left()));
             let elements = list.elements();
-            let error =
-                answer.err().or_else(|| elements.iter().map(|one| one.error).find(|code| !code.is_ok()));
+            let error = answer.err().or_else(|| elements.iter().map(|one| one.error).find(|code| !code.is_ok()));
             match error {
                 None => {
                     return Ok(elements
@@ -224,10 +233,7 @@ impl Lookup {
     fn unavailable_text(&self, what: &str, error: &str) -> Fault {
         Fault::new(
             ErrorClass::Unavailable,
-            format!(
-                "kafka at {} did not answer in time for {what} ({error}); nothing was read",
-                self.brokers
-            ),
+            format!("kafka at {} did not answer in time for {what} ({error}); nothing was read", self.brokers),
         )
     }
 }
@@ -260,8 +266,7 @@ fn denied(what: &str, code: Code) -> Fault {
 
 /// Characters that no topic name has, but patterns do.
 fn is_pattern(topic: &str) -> bool {
-    topic.starts_with('^')
-        || topic.chars().any(|c| matches!(c, '*' | '[' | ']' | '(' | ')' | '|' | '+' | '?' | '$'))
+    topic.starts_with('^') || topic.chars().any(|c| matches!(c, '*' | '[' | ']' | '(' | ')' | '|' | '+' | '?' | '$'))
 }
 
 /// Growing pauses up to a deadline.
