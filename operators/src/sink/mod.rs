@@ -2,7 +2,9 @@
 
 pub mod file;
 mod lines;
+mod operator;
 pub mod stdout;
 mod writer;
 
+pub use operator::sink;
 pub use writer::{Refused, SinkWriter, Ticket};
