@@ -274,7 +274,7 @@ impl<'s> Assembly<'_, 's> {
         let settings = WindowSettings {
             windows: WindowSpec::new(kind).align(align).lateness(window.lateness),
             late: LatePolicy::Drop,
-            on_error: super::keyed::policy(on_error(step.on_error)),
+            on_error: on_error(step.on_error),
         };
         let parameters = self.parameters.get(&step.id).cloned().unwrap_or_default();
         let names: Arc<[Arc<str>]> = window.aggregates.iter().map(|(name, _)| name.clone()).collect();

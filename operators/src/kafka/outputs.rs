@@ -59,10 +59,8 @@ pub fn check_outputs(
     let config = ConsumerConfig { connection: connection.clone(), ..ConsumerConfig::default() };
     let names: Vec<String> = topics.iter().map(|topic| topic.name.clone()).collect();
     let missing = Lookup::new(&config, deadline)?.find(&names)?.missing;
-    let (to_make, absent): (Vec<_>, Vec<_>) = topics
-        .iter()
-        .filter(|topic| missing.contains(&topic.name))
-        .partition(|topic| topic.create.is_some());
+    let (to_make, absent): (Vec<_>, Vec<_>) =
+        topics.iter().filter(|topic| missing.contains(&topic.name)).partition(|topic| topic.create.is_some());
     if !absent.is_empty() {
         let names: Vec<&str> = absent.iter().map(|topic| topic.name.as_str()).collect();
         return Err(Fault::new(
@@ -100,6 +98,17 @@ pub fn offsets_retention(connection: &Connection, deadline: Duration) -> Result<
         .flatten()
         .find_map(|config| config.get("offsets.retention.minutes")?.value.as_ref()?.parse::<u64>().ok());
     Ok(minutes.map(|minutes| Duration::from_secs(minutes * 60)))
+}
+
+/// Warns when a group's offsets would be forgotten before an idle partition commits again.
+pub fn warn_of_retention(keepalive: Duration, retention: Option<Duration>) {
+    if let Some(retention) = retention.filter(|retention| keepalive >= *retention) {
+        tracing::warn!(
+            keepalive_ms = keepalive.as_millis() as u64,
+            retention_ms = retention.as_millis() as u64,
+            "the brokers forget the offsets of an idle group sooner than `commit_keepalive_ms` commits them again: make it smaller"
+        );
+    }
 }
 
 /// How long a start waits for the settings of its output topics.
