@@ -70,7 +70,7 @@ fn a_record_larger_than_the_limit_passes_alone() {
     let mut records = numbered(0..20, 1);
     records[7] = Message::new("k", format!("{{\"id\":7,\"f\":\"{}\"}}", "x".repeat(600_000))).to(0);
     case.kafka.produce(&case.input, &records);
-    let flow = case.copy().consumer("in_flight_bytes: 1000");
+    let flow = case.copy().consumer("in_flight_bytes: 1KiB");
     case.launch(&flow).until_end().run_to_exit(0, DEADLINE);
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..20);
 }

@@ -1,6 +1,6 @@
 //! The table in `tests/README.md` names every test that cites a row, and nothing that is not there.
 //!
-//! A test cites rows in the comment above its `#[test]`: `// L55 A9 fault E1: what else is to be said`. Ids up to the
+//! A test cites rows in the comment above or beside its `#[test]`: `// L55 A9 fault E1: what else is to be said`. Ids up to the
 //! first other word count; `fault` before an id takes it from the table of faults, where E and P have a second meaning.
 //! `TIDEGATE_WRITE_TABLE=1 cargo test -p tidegate-harness --test table` writes the table anew.
 
@@ -64,8 +64,9 @@ fn citations(text: &str) -> Vec<(Row, String)> {
         let line = line.trim();
         if let Some(comment) = line.strip_prefix("// ") {
             cited.extend(ids(comment));
-        } else if line == "#[test]" {
+        } else if let Some(rest) = line.strip_prefix("#[test]") {
             is_test = true;
+            cited.extend(rest.trim().strip_prefix("// ").map(ids).unwrap_or_default());
         } else if let Some(rest) = line.strip_prefix("fn ")
             && is_test
         {
