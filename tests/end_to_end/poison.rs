@@ -55,7 +55,7 @@ fn a_dropped_record_is_counted_and_all_others_come_out() {
     case.wait_caught_up();
     checker::assert_exactly(&case.kafka.drain(&case.output), (0..100).filter(|id| *id != 50));
     cluster.wait_for("one record is counted as dropped", DEADLINE, |cluster| {
-        status::metric(cluster, 0, "tidegate_records_dropped_total") == Some(1.0)
+        status::metric(cluster, 0, "tidegate_step_dropped_total") == Some(1.0)
     });
 }
 
