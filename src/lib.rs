@@ -5,6 +5,8 @@
 //! - [`cli`] is the command line, [`check`] the command that explains a configuration.
 //! - [`telemetry`] sets logs up, [`exit`] says how a process ends.
 
+pub mod check;
+pub mod cli;
 pub mod config;
 pub mod exit;
 pub mod expression;
