@@ -18,17 +18,17 @@ use crate::error::{Error, Result};
 
 /// What a run of a program cost.
 #[derive(Clone, Copy, Debug)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// CPU seconds, user and system, of all threads.
-    pub cpu_s: f64,
+    pub(crate) cpu_s: f64,
     /// Seconds from its start to its end.
-    pub wall_s: f64,
+    pub(crate) wall_s: f64,
     /// Cores that were busy on average with something that is neither the program, the broker nor the benchmark.
-    pub foreign_cores: f64,
+    pub(crate) foreign_cores: f64,
 }
 
 /// A measured program that runs.
-pub struct Running {
+pub(crate) struct Running {
     name: String,
     child: Child,
     started: Instant,
@@ -38,7 +38,7 @@ pub struct Running {
 
 /// How a program is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub(crate) enum End {
     /// By itself.
     Itself,
     /// By SIGTERM, after which it exits with 0.
@@ -46,7 +46,7 @@ pub enum End {
 }
 
 /// Starts `command`; its stdout goes nowhere, its stderr is kept for an error message.
-pub fn start(name: &str, mut command: Command) -> Result<Running> {
+pub(crate) fn start(name: &str, mut command: Command) -> Result<Running> {
     let stderr = tempfile::tempfile().map_err(|e| Error::system("create a file for stderr", e))?;
     let written = stderr.try_clone().map_err(|e| Error::system("create a file for stderr", e))?;
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(written);
@@ -57,28 +57,29 @@ pub fn start(name: &str, mut command: Command) -> Result<Running> {
 }
 
 /// Runs `command` to its end.
-pub fn measure(name: &str, command: Command, deadline: Duration) -> Result<Cost> {
+pub(crate) fn measure(name: &str, command: Command, deadline: Duration) -> Result<Cost> {
     start(name, command)?.finish(End::Itself, deadline)
 }
 
 impl Running {
     /// CPU time that it took so far.
-    pub fn cpu(&self) -> Result<Duration> {
-        process::cpu_time(self.child.id()).ok_or_else(|| Error::system(format!("read the CPU time of {}", self.name), "it ended"))
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        process::cpu_time(self.child.id())
+            .ok_or_else(|| Error::system(format!("read the CPU time of {}", self.name), "it ended"))
     }
 
     /// Its process id.
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// When it was started.
-    pub fn started(&self) -> Instant {
+    pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
     /// Waits for its end and gives its cost; a failure, or no end within `deadline`, is an error.
-    pub fn finish(mut self, end: End, deadline: Duration) -> Result<Cost> {
+    pub(crate) fn finish(mut self, end: End, deadline: Duration) -> Result<Cost> {
         let pid = pid(&self.child)?;
         if end == End::Terminated {
             kill_process(pid, Signal::TERM).map_err(|e| Error::system(format!("stop {}", self.name), e))?;
@@ -94,7 +95,8 @@ impl Running {
             Ok(Ok(at)) => at,
             Ok(Err(e)) => return Err(Error::system(format!("wait for {}", self.name), e)),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                kill_process(pid, Signal::KILL).map_err(|e| Error::system(format!("end {}", self.name), e))?;
+                kill_process(pid, Signal::KILL)
+                    .map_err(|e| Error::system(format!("end {}", self.name), e))?;
                 let _killed = self.child.wait();
                 return Err(self.failed(format!("no end within {deadline:?}")));
             }
@@ -118,7 +120,8 @@ impl Running {
 
     fn failed(&mut self, status: String) -> Error {
         let mut stderr = String::new();
-        let _unreadable = self.stderr.seek(SeekFrom::Start(0)).and_then(|_| self.stderr.read_to_string(&mut stderr));
+        let _unreadable =
+            self.stderr.seek(SeekFrom::Start(0)).and_then(|_| self.stderr.read_to_string(&mut stderr));
         let lines: Vec<&str> = stderr.lines().collect();
         let tail = lines[lines.len().saturating_sub(30)..].join("\n");
         Error::Child { program: self.name.clone(), status, stderr: tail }
@@ -161,10 +164,13 @@ fn children() -> Result<Vec<u32>> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir("/proc").map_err(|e| Error::system("list /proc", e))?;
     for entry in entries.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
         // A process may end between the two calls.
         let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
-        let parent = stat.rfind(')').and_then(|end| stat[end..].split(' ').nth(2)).and_then(|p| p.parse::<u32>().ok());
+        let parent =
+            stat.rfind(')').and_then(|end| stat[end..].split(' ').nth(2)).and_then(|p| p.parse::<u32>().ok());
         if parent == Some(own) {
             found.push(pid);
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// Why the benchmark stopped.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// librdkafka refused or failed.
     #[error("{what}: {reason}")]
     Kafka {
@@ -52,16 +52,16 @@ pub enum Error {
 }
 
 /// Result of a part of the benchmark.
-pub type Result<T> = std::result::Result<T, Error>;
+pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     /// Wraps an error of the system or of a library.
-    pub fn system(what: impl Into<String>, reason: impl std::fmt::Display) -> Error {
+    pub(crate) fn system(what: impl Into<String>, reason: impl std::fmt::Display) -> Error {
         Error::System { what: what.into(), reason: reason.to_string() }
     }
 
     /// Compares a count with the right one.
-    pub fn expect(what: impl Into<String>, expected: u64, got: u64) -> Result<()> {
+    pub(crate) fn expect(what: impl Into<String>, expected: u64, got: u64) -> Result<()> {
         if expected == got { Ok(()) } else { Err(Error::WrongResult { what: what.into(), expected, got }) }
     }
 }

@@ -15,9 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rdkafka_sys as sys;
 use rdkafka_sys::bindings::rd_kafka_vtype_t as vtype;
-use sys::rd_kafka_resp_err_t::{
-    RD_KAFKA_RESP_ERR__PARTITION_EOF, RD_KAFKA_RESP_ERR__QUEUE_FULL, RD_KAFKA_RESP_ERR_NO_ERROR,
-};
+use sys::rd_kafka_resp_err_t::{RD_KAFKA_RESP_ERR__QUEUE_FULL, RD_KAFKA_RESP_ERR_NO_ERROR};
 
 use crate::error::{Error, Result};
 
@@ -27,7 +25,7 @@ const BATCH: usize = 1_000;
 const UNASSIGNED: i32 = -1;
 
 /// Settings of a client: names and values of librdkafka's configuration.
-pub type Settings<'a> = &'a [(&'a str, &'a str)];
+pub(crate) type Settings<'a> = &'a [(&'a str, &'a str)];
 
 /// A client handle.
 struct Client(*mut sys::rd_kafka_t);
@@ -41,7 +39,13 @@ impl Client {
             let (name, value) = (c_string(name)?, c_string(value)?);
             // SAFETY: all pointers are valid for the call, which copies the strings and writes at most `len` bytes of text.
             let result = unsafe {
-                sys::rd_kafka_conf_set(config, name.as_ptr(), value.as_ptr(), reason.as_mut_ptr(), reason.len())
+                sys::rd_kafka_conf_set(
+                    config,
+                    name.as_ptr(),
+                    value.as_ptr(),
+                    reason.as_mut_ptr(),
+                    reason.len(),
+                )
             };
             if result != sys::rd_kafka_conf_res_t::RD_KAFKA_CONF_OK {
                 // SAFETY: the configuration is ours and was given to nobody.
@@ -88,7 +92,7 @@ impl Drop for Queue {
 }
 
 /// Reads a topic from its begin.
-pub struct Consumer {
+pub(crate) struct Consumer {
     // Fields are dropped in this order.
     queue: Queue,
     client: Client,
@@ -97,7 +101,7 @@ pub struct Consumer {
 
 impl Consumer {
     /// A consumer of `partitions` partitions of `topic`; no group is joined.
-    pub fn assign(settings: Settings<'_>, topic: &str, partitions: i32) -> Result<Consumer> {
+    pub(crate) fn assign(settings: Settings<'_>, topic: &str, partitions: i32) -> Result<Consumer> {
         let client = Client::new(sys::rd_kafka_type_t::RD_KAFKA_CONSUMER, settings, None)?;
         let name = c_string(topic)?;
         // SAFETY: the client is a consumer; the list is made and destroyed here, `assign` copies it; each element that
@@ -121,8 +125,28 @@ impl Consumer {
         Ok(Consumer { queue, client, batch: vec![ptr::null_mut(); BATCH] })
     }
 
+    /// The end of a partition, asked of the broker.
+    pub(crate) fn end(&self, topic: &str, partition: i32) -> Result<i64> {
+        const REQUEST_MS: c_int = 20_000;
+        let name = c_string(topic)?;
+        let (mut start, mut end) = (0, 0);
+        // SAFETY: the client lives, and the three pointers are valid for the call.
+        let asked = unsafe {
+            sys::rd_kafka_query_watermark_offsets(
+                self.client.0,
+                name.as_ptr(),
+                partition,
+                &mut start,
+                &mut end,
+                REQUEST_MS,
+            )
+        };
+        check("ask for the end of a partition", asked)?;
+        Ok(end)
+    }
+
     /// What has arrived, at most 1000 messages; waits up to `timeout_ms` for the first ones.
-    pub fn poll(&mut self, timeout_ms: c_int) -> Result<Batch<'_>> {
+    pub(crate) fn poll(&mut self, timeout_ms: c_int) -> Result<Batch<'_>> {
         // SAFETY: the array has room for `BATCH` pointers; this thread is the only one that uses the queue. The first
         // `count` pointers are messages that we own from here on; `Batch` destroys them.
         let count = unsafe {
@@ -143,30 +167,18 @@ impl Drop for Consumer {
 }
 
 /// Messages of one poll; destroyed together.
-pub struct Batch<'a> {
+pub(crate) struct Batch<'a> {
     messages: &'a [*mut sys::rd_kafka_message_t],
     consumer: PhantomData<&'a Consumer>,
 }
 
-/// What a poll handed out.
-pub enum Polled<'a> {
-    /// A record.
-    Record(Message<'a>),
-    /// The partition was read to its end.
-    End(i32),
-}
-
 impl Batch<'_> {
-    /// The records and ends of partitions in their order; an error that the client reported ends the loop.
-    pub fn iter(&self) -> impl Iterator<Item = Result<Polled<'_>>> {
+    /// The records in their order; an error that the client reported ends the loop.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Result<Message<'_>>> {
         self.messages.iter().map(|&message| {
             // SAFETY: the pointer came from `poll` and is valid until the batch is dropped, which outlives the borrow.
             let message = unsafe { &*message };
-            match message.err {
-                RD_KAFKA_RESP_ERR_NO_ERROR => Ok(Polled::Record(Message(message))),
-                RD_KAFKA_RESP_ERR__PARTITION_EOF => Ok(Polled::End(message.partition)),
-                error => Err(Error::Kafka { what: "consume", reason: error_text(error) }),
-            }
+            check("consume", message.err).map(|()| Message(message))
         })
     }
 }
@@ -182,28 +194,33 @@ impl Drop for Batch<'_> {
 
 /// A consumed record.
 #[derive(Clone, Copy)]
-pub struct Message<'a>(&'a sys::rd_kafka_message_t);
+pub(crate) struct Message<'a>(&'a sys::rd_kafka_message_t);
 
 impl<'a> Message<'a> {
+    /// The offset.
+    pub(crate) fn offset(self) -> i64 {
+        self.0.offset
+    }
+
     /// The partition.
-    pub fn partition(self) -> i32 {
+    pub(crate) fn partition(self) -> i32 {
         self.0.partition
     }
 
     /// The key.
-    pub fn key(self) -> Option<&'a [u8]> {
+    pub(crate) fn key(self) -> Option<&'a [u8]> {
         // SAFETY: librdkafka gives a null pointer or `key_len` bytes that live as long as the message.
         unsafe { bytes(self.0.key, self.0.key_len) }
     }
 
     /// The value.
-    pub fn value(self) -> Option<&'a [u8]> {
+    pub(crate) fn value(self) -> Option<&'a [u8]> {
         // SAFETY: as for the key.
         unsafe { bytes(self.0.payload, self.0.len) }
     }
 
     /// The timestamp in milliseconds; -1 when there is none.
-    pub fn timestamp(self) -> i64 {
+    pub(crate) fn timestamp(self) -> i64 {
         // SAFETY: the message is valid, and a null pointer for the kind of timestamp is allowed.
         unsafe { sys::rd_kafka_message_timestamp(self.0, ptr::null_mut()) }
     }
@@ -225,7 +242,8 @@ unsafe extern "C" fn on_delivery(
     // SAFETY: `opaque` is the `Reports` that `Client::new` was given, which outlives the client; `message` is valid
     // during the call.
     let (reports, message) = unsafe { (&*opaque.cast::<Reports>(), &*message) };
-    let counter = if message.err == RD_KAFKA_RESP_ERR_NO_ERROR { &reports.delivered } else { &reports.failed };
+    let counter =
+        if message.err == RD_KAFKA_RESP_ERR_NO_ERROR { &reports.delivered } else { &reports.failed };
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
@@ -240,7 +258,7 @@ impl Drop for Topic {
 }
 
 /// Writes to one topic.
-pub struct Producer {
+pub(crate) struct Producer {
     // Fields are dropped in this order: the client may report until it is gone, so `reports` comes last.
     topic: Topic,
     client: Client,
@@ -251,7 +269,7 @@ pub struct Producer {
 
 impl Producer {
     /// A producer for `topic`.
-    pub fn new(settings: Settings<'_>, topic: &str) -> Result<Producer> {
+    pub(crate) fn new(settings: Settings<'_>, topic: &str) -> Result<Producer> {
         let reports = Box::<Reports>::default();
         let client = Client::new(sys::rd_kafka_type_t::RD_KAFKA_PRODUCER, settings, Some(&reports))?;
         let name = c_string(topic)?;
@@ -264,7 +282,13 @@ impl Producer {
     }
 
     /// Sends one record, waiting for room in the client's queue.
-    pub fn send(&mut self, partition: Option<i32>, key: Option<&[u8]>, value: Option<&[u8]>, at_ms: i64) -> Result<()> {
+    pub(crate) fn send(
+        &mut self,
+        partition: Option<i32>,
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        at_ms: i64,
+    ) -> Result<()> {
         let partition = partition.unwrap_or(UNASSIGNED);
         let (key, key_bytes) = raw(key);
         let (value, value_bytes) = raw(value);
@@ -302,15 +326,13 @@ impl Producer {
     }
 
     /// Sends the records of a consumed batch with one call, waiting for room in the client's queue.
-    pub fn send_batch(&mut self, batch: &Batch<'_>) -> Result<u64> {
+    pub(crate) fn send_batch(&mut self, batch: &Batch<'_>) -> Result<u64> {
         let mut outgoing = std::mem::take(&mut self.outgoing);
         outgoing.clear();
-        for polled in batch.iter() {
-            if let Polled::Record(message) = polled? {
-                let mut copy = *message.0;
-                copy._private = ptr::null_mut();
-                outgoing.push(copy);
-            }
+        for message in batch.iter() {
+            let mut copy = *message?.0;
+            copy._private = ptr::null_mut();
+            outgoing.push(copy);
         }
         let records = outgoing.len() as u64;
         while !outgoing.is_empty() {
@@ -331,7 +353,9 @@ impl Producer {
             }
             // The call wrote into each message whether it was taken.
             outgoing.retain(|message| message.err != RD_KAFKA_RESP_ERR_NO_ERROR);
-            if let Some(refused) = outgoing.iter().find(|message| message.err != RD_KAFKA_RESP_ERR__QUEUE_FULL) {
+            if let Some(refused) =
+                outgoing.iter().find(|message| message.err != RD_KAFKA_RESP_ERR__QUEUE_FULL)
+            {
                 return Err(Error::Kafka { what: "produce a batch", reason: error_text(refused.err) });
             }
             self.serve(100);
@@ -342,13 +366,13 @@ impl Producer {
     }
 
     /// Hands out delivery reports, waiting up to `timeout_ms` for the first.
-    pub fn serve(&self, timeout_ms: c_int) {
+    pub(crate) fn serve(&self, timeout_ms: c_int) {
         // SAFETY: the client lives, and only this thread calls into it. The answer is the number of reports.
         let _reports = unsafe { sys::rd_kafka_poll(self.client.0, timeout_ms) };
     }
 
     /// Waits until everything is delivered and returns how many records were.
-    pub fn finish(self) -> Result<u64> {
+    pub(crate) fn finish(self) -> Result<u64> {
         const FLUSH_MS: c_int = 120_000;
         // SAFETY: the client lives, and only this thread calls into it.
         check("flush", unsafe { sys::rd_kafka_flush(self.client.0, FLUSH_MS) })?;

@@ -10,15 +10,15 @@ use std::path::PathBuf;
 use hashbrown::HashMap;
 
 use crate::error::{Error, Result};
-use crate::librdkafka::{Consumer, Message, Polled, Producer};
+use crate::librdkafka::{Consumer, Message, Producer};
 use crate::workload::{OUT_OF_ORDER_MS, WINDOW_MS};
 
-/// How long a poll waits for the broker.
-const POLL_MS: i32 = 1_000;
+/// How long a poll waits for its batch to become full; short, or the last one of a topic would idle.
+const POLL_MS: i32 = 10;
 
 /// Which loop runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Task {
+pub(crate) enum Task {
     /// Read all records.
     Consume,
     /// Read all records and write each with its timestamp.
@@ -33,31 +33,31 @@ pub enum Task {
 
 /// The arguments of a raw loop.
 #[derive(Clone, Debug, clap::Args)]
-pub struct LoopArgs {
+pub(crate) struct LoopArgs {
     /// What the loop does.
-    pub task: Task,
+    pub(crate) task: Task,
     /// Addresses of the brokers.
     #[arg(long)]
-    pub brokers: String,
+    pub(crate) brokers: String,
     /// The topic that is read, from its begin to its end.
     #[arg(long)]
-    pub from: String,
+    pub(crate) from: String,
     /// Partitions of that topic.
     #[arg(long)]
-    pub partitions: i32,
+    pub(crate) partitions: i32,
     /// The topic that is written, for the tasks that write.
     #[arg(long, default_value = "")]
-    pub to: String,
+    pub(crate) to: String,
     /// How many records there are; another number is an error.
     #[arg(long)]
-    pub records: u64,
+    pub(crate) records: u64,
     /// Where `count` writes the number of its keys.
     #[arg(long)]
-    pub keys_to: Option<PathBuf>,
+    pub(crate) keys_to: Option<PathBuf>,
 }
 
 /// Runs one loop over the whole topic.
-pub fn run(args: &LoopArgs) -> Result<()> {
+pub(crate) fn run(args: &LoopArgs) -> Result<()> {
     let records = match args.task {
         Task::Consume => consume(args),
         Task::CopySingly => copy_singly(args),
@@ -74,7 +74,6 @@ fn consumer(args: &LoopArgs) -> Result<Consumer> {
         ("broker.address.family", "v4"),
         ("group.id", "tidegate-bench-raw"),
         ("enable.auto.commit", "false"),
-        ("enable.partition.eof", "true"),
         ("auto.offset.reset", "error"),
     ];
     Consumer::assign(&settings, &args.from, args.partitions)
@@ -90,21 +89,42 @@ fn producer(args: &LoopArgs) -> Result<Producer> {
     Producer::new(&settings, &args.to)
 }
 
-/// Polls until every partition was read to its end, and gives every record to `each`.
+/// What is left to read: the ends that the partitions had at start.
+struct Ends {
+    /// By partition.
+    ends: Vec<i64>,
+    open: usize,
+}
+
+impl Ends {
+    fn ask(consumer: &Consumer, args: &LoopArgs) -> Result<Ends> {
+        let ends: Vec<i64> = (0..args.partitions)
+            .map(|partition| consumer.end(&args.from, partition))
+            .collect::<Result<_>>()?;
+        let open = ends.iter().filter(|&&end| end > 0).count();
+        Ok(Ends { ends, open })
+    }
+
+    fn saw(&mut self, message: Message<'_>) {
+        let end = usize::try_from(message.partition()).ok().and_then(|place| self.ends.get(place));
+        if end == Some(&(message.offset() + 1)) {
+            self.open -= 1;
+        }
+    }
+}
+
+/// Polls until every partition was read to the end that it had at start, and gives every record to `each`.
 fn for_each(args: &LoopArgs, mut each: impl FnMut(Message<'_>) -> Result<()>) -> Result<u64> {
     let mut consumer = consumer(args)?;
-    let mut open = args.partitions;
+    let mut ends = Ends::ask(&consumer, args)?;
     let mut records = 0;
-    while open > 0 {
+    while ends.open > 0 {
         let batch = consumer.poll(POLL_MS)?;
-        for polled in batch.iter() {
-            match polled? {
-                Polled::Record(message) => {
-                    records += 1;
-                    each(message)?;
-                }
-                Polled::End(_) => open -= 1,
-            }
+        for message in batch.iter() {
+            let message = message?;
+            records += 1;
+            ends.saw(message);
+            each(message)?;
         }
     }
     Ok(records)
@@ -136,13 +156,11 @@ fn copy_singly(args: &LoopArgs) -> Result<u64> {
 fn copy_batched(args: &LoopArgs) -> Result<u64> {
     let mut producer = producer(args)?;
     let mut consumer = consumer(args)?;
-    let mut open = args.partitions;
-    while open > 0 {
+    let mut ends = Ends::ask(&consumer, args)?;
+    while ends.open > 0 {
         let batch = consumer.poll(POLL_MS)?;
-        for polled in batch.iter() {
-            if let Polled::End(_) = polled? {
-                open -= 1;
-            }
+        for message in batch.iter() {
+            ends.saw(message?);
         }
         producer.send_batch(&batch)?;
         producer.serve(0);
@@ -151,20 +169,21 @@ fn copy_batched(args: &LoopArgs) -> Result<u64> {
 }
 
 fn count(args: &LoopArgs) -> Result<u64> {
-    let mut counts: HashMap<Box<[u8]>, u64> = HashMap::new();
+    let mut counts: HashMap<Vec<u8>, u64> = HashMap::new();
     for_each(args, |message| {
         let key = text_field(value(message)?, b"\"customer\":\"")?;
         *counts.entry_ref(key).or_insert(0) += 1;
         Ok(())
     })?;
     if let Some(path) = &args.keys_to {
-        std::fs::write(path, counts.len().to_string()).map_err(|source| Error::File { path: path.clone(), source })?;
+        std::fs::write(path, counts.len().to_string())
+            .map_err(|source| Error::File { path: path.clone(), source })?;
     }
     Ok(counts.values().sum())
 }
 
 /// One minute's counts.
-type Minute = HashMap<Box<[u8]>, u64>;
+type Minute = HashMap<Vec<u8>, u64>;
 
 fn windows(args: &LoopArgs) -> Result<u64> {
     let mut producer = producer(args)?;
@@ -179,14 +198,17 @@ fn windows(args: &LoopArgs) -> Result<u64> {
         let at_ms = number_field(value, b"\"at_ms\":")?;
         let start = at_ms.div_euclid(WINDOW_MS) * WINDOW_MS;
         *minutes.entry(start).or_default().entry_ref(key).or_insert(0) += 1;
-        if let Some(highest) = usize::try_from(message.partition()).ok().and_then(|place| highest.get_mut(place)) {
+        if let Some(highest) =
+            usize::try_from(message.partition()).ok().and_then(|place| highest.get_mut(place))
+        {
             *highest = at_ms.max(*highest);
         }
         next_look += 1;
         if next_look == 1_000 {
             next_look = 0;
             let watermark = highest.iter().copied().min().unwrap_or(i64::MIN).saturating_sub(OUT_OF_ORDER_MS);
-            let over: Vec<i64> = minutes.keys().copied().filter(|start| start + WINDOW_MS <= watermark).collect();
+            let over: Vec<i64> =
+                minutes.keys().copied().filter(|start| start + WINDOW_MS <= watermark).collect();
             for start in over {
                 if let Some(minute) = minutes.remove(&start) {
                     closed += write_minute(&mut producer, start, &minute)?;

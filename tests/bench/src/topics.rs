@@ -15,7 +15,7 @@ const SETTINGS: [(&str, &str); 3] =
     [("retention.ms", "-1"), ("file.delete.delay.ms", "1000"), ("segment.bytes", "268435456")];
 
 /// A topic that is deleted with this.
-pub struct Topic {
+pub(crate) struct Topic {
     kafka: Kafka,
     name: String,
     partitions: i32,
@@ -23,14 +23,14 @@ pub struct Topic {
 
 impl Topic {
     /// A new, empty topic.
-    pub fn new(kafka: &Kafka, base: &str, partitions: i32) -> Topic {
+    pub(crate) fn new(kafka: &Kafka, base: &str, partitions: i32) -> Topic {
         let name = unique(&format!("bench-{base}"));
         kafka.create_topic_with(&name, partitions, &SETTINGS);
         Topic { kafka: kafka.clone(), name, partitions }
     }
 
     /// A new topic with all records of `workload`.
-    pub fn filled(kafka: &Kafka, workload: &Workload) -> Result<Topic> {
+    pub(crate) fn filled(kafka: &Kafka, workload: &Workload) -> Result<Topic> {
         let topic = Topic::new(kafka, "in", workload.partitions);
         let settings = [
             ("bootstrap.servers", kafka.bootstrap()),
@@ -54,31 +54,32 @@ impl Topic {
     }
 
     /// The name.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Checks how many records the topic has.
-    pub fn expect_records(&self, expected: u64) -> Result<()> {
+    pub(crate) fn expect_records(&self, expected: u64) -> Result<()> {
         let got: i64 = self.kafka.log_bounds(&self.name).values().map(|(start, end)| end - start).sum();
         Error::expect(format!("records in {}", self.name), expected, got.unsigned_abs())
     }
 
     /// Reads the topic's window results and checks their number and the sum of their counts.
-    pub fn expect_windows(&self, expected: WindowTotals) -> Result<()> {
+    pub(crate) fn expect_windows(&self, expected: WindowTotals) -> Result<()> {
         self.expect_records(expected.results)?;
         let mut counted = 0;
         self.read(|value| {
             let result: serde_json::Value =
                 serde_json::from_slice(value).map_err(|e| Error::system("read a window's result", e))?;
-            counted += result["orders"].as_u64().ok_or_else(|| Error::system("read a window's result", &result))?;
+            counted +=
+                result["orders"].as_u64().ok_or_else(|| Error::system("read a window's result", &result))?;
             Ok(())
         })?;
         Error::expect(format!("records counted by the windows in {}", self.name), expected.records, counted)
     }
 
     /// Waits for the first record and returns when it has come.
-    pub fn wait_first(&self, deadline: Duration) -> Result<()> {
+    pub(crate) fn wait_first(&self, deadline: Duration) -> Result<()> {
         let consumer = self.consumer()?;
         let record = consumer.poll(deadline);
         match record {
@@ -93,7 +94,8 @@ impl Topic {
         let mut left: i64 = self.kafka.log_bounds(&self.name).values().map(|(start, end)| end - start).sum();
         let consumer = self.consumer()?;
         while left > 0 {
-            let record = consumer.poll(QUIET).ok_or_else(|| Error::system("read the results", "nothing came"))?;
+            let record =
+                consumer.poll(QUIET).ok_or_else(|| Error::system("read the results", "nothing came"))?;
             let record = record.map_err(|e| Error::system("read the results", e))?;
             each(record.payload().unwrap_or_default())?;
             left -= 1;

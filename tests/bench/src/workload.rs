@@ -10,58 +10,59 @@ use std::io::Write as _;
 use hashbrown::HashSet;
 
 /// Length of every value.
-pub const VALUE_BYTES: usize = 200;
+pub(crate) const VALUE_BYTES: usize = 200;
 /// Length of a window.
-pub const WINDOW_MS: i64 = 60_000;
+pub(crate) const WINDOW_MS: i64 = 60_000;
 /// How far behind its place in the topic a record's event time may lie.
-pub const JITTER_MS: i64 = 2_000;
+pub(crate) const JITTER_MS: i64 = 2_000;
 /// How much the flows and the raw loop allow for; more than [`JITTER_MS`], so that no record is late.
-pub const OUT_OF_ORDER_MS: i64 = 5_000;
+pub(crate) const OUT_OF_ORDER_MS: i64 = 5_000;
 /// How many records make one minute of event time.
-pub const RECORDS_PER_MINUTE: u64 = 300_000;
+pub(crate) const RECORDS_PER_MINUTE: u64 = 300_000;
 /// Event time of record 0 without its jitter; the begin of a minute.
 const FIRST_MS: i64 = 1_700_000_040_000;
 
 /// What is in the topic.
 #[derive(Clone, Copy, Debug)]
-pub struct Workload {
+pub(crate) struct Workload {
     /// Number of records.
-    pub records: u64,
+    pub(crate) records: u64,
     /// Number of different customers.
-    pub keys: u64,
+    pub(crate) keys: u64,
     /// Number of partitions.
-    pub partitions: i32,
+    pub(crate) partitions: i32,
 }
 
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order {
+pub(crate) struct Order {
     /// Its number, from 0.
-    pub number: u64,
+    pub(crate) number: u64,
     /// Its key.
-    pub customer: u64,
+    pub(crate) customer: u64,
     /// Its event time, which is its Kafka timestamp too.
-    pub at_ms: i64,
+    pub(crate) at_ms: i64,
     /// Where it stands.
-    pub partition: i32,
+    pub(crate) partition: i32,
 }
 
 /// What `windows` must come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowTotals {
+pub(crate) struct WindowTotals {
     /// Different (customer, minute) pairs: the number of results.
-    pub results: u64,
+    pub(crate) results: u64,
     /// Sum of all counts: the number of records.
-    pub records: u64,
+    pub(crate) records: u64,
 }
 
 impl Workload {
     /// The record with this number.
-    pub fn order(&self, number: u64) -> Order {
+    pub(crate) fn order(&self, number: u64) -> Order {
         let random = mix(number);
         let customer = random % self.keys;
         let jitter = i64::try_from((random >> 32) % JITTER_MS.unsigned_abs()).unwrap_or(0);
-        let since = i64::try_from(number * WINDOW_MS.unsigned_abs() / RECORDS_PER_MINUTE).unwrap_or(i64::MAX / 2);
+        let since =
+            i64::try_from(number * WINDOW_MS.unsigned_abs() / RECORDS_PER_MINUTE).unwrap_or(i64::MAX / 2);
         let partition = mix(customer ^ 0x5bd1_e995) % u64::from(self.partitions.unsigned_abs());
         Order {
             number,
@@ -72,12 +73,12 @@ impl Workload {
     }
 
     /// All records, in order.
-    pub fn orders(&self) -> impl Iterator<Item = Order> + '_ {
+    pub(crate) fn orders(&self) -> impl Iterator<Item = Order> + '_ {
         (0..self.records).map(|number| self.order(number))
     }
 
     /// Counts the results that the windows must have.
-    pub fn window_totals(&self) -> WindowTotals {
+    pub(crate) fn window_totals(&self) -> WindowTotals {
         let pairs: HashSet<(u64, i64)> =
             self.orders().map(|order| (order.customer, order.at_ms.div_euclid(WINDOW_MS))).collect();
         WindowTotals { results: pairs.len() as u64, records: self.records }
@@ -86,14 +87,14 @@ impl Workload {
 
 impl Order {
     /// Writes the key's bytes into `key`, which is cleared.
-    pub fn write_key(&self, key: &mut String) {
+    pub(crate) fn write_key(&self, key: &mut String) {
         key.clear();
         // Writing to a string cannot fail.
         let _infallible = write!(key, "c{:07}", self.customer);
     }
 
     /// Writes the value's bytes into `value`, which is cleared.
-    pub fn write_value(&self, value: &mut Vec<u8>) {
+    pub(crate) fn write_value(&self, value: &mut Vec<u8>) {
         value.clear();
         let _infallible = write!(
             value,
@@ -117,7 +118,7 @@ impl Order {
 }
 
 /// A well mixed function of `x` (splitmix64).
-pub fn mix(x: u64) -> u64 {
+pub(crate) fn mix(x: u64) -> u64 {
     let mut z = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -147,7 +148,7 @@ mod tests {
     #[test]
     fn a_customer_stays_on_one_partition_and_no_record_is_late() {
         let mut partition_of = hashbrown::HashMap::new();
-        let mut highest = vec![i64::MIN; 4];
+        let mut highest = [i64::MIN; 4];
         for order in SMALL.orders() {
             assert_eq!(*partition_of.entry(order.customer).or_insert(order.partition), order.partition);
             let place = usize::try_from(order.partition).expect("partitions are not negative");
