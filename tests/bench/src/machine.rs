@@ -19,7 +19,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Looks at the machine. What cannot be found is called unknown.
-    pub(crate) fn look(own_broker: bool) -> Machine {
+    pub(crate) fn look(broker: String) -> Machine {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let memory_kib: f64 = field(&meminfo, "MemTotal:")
@@ -36,11 +36,7 @@ impl Machine {
             rustc: first_line(Command::new("rustc").arg("--version")),
             librdkafka,
             java: first_line(Command::new("java").arg("-version")),
-            broker: if own_broker {
-                broker_version()
-            } else {
-                "a running broker that was named by TIDEGATE_TEST_BROKERS".into()
-            },
+            broker,
             build: if cfg!(debug_assertions) { "debug: the figures mean nothing" } else { "release" },
         }
     }
@@ -77,15 +73,4 @@ fn first_line(command: &mut Command) -> String {
     let Ok(output) = command.output() else { return unknown() };
     let text = if output.stdout.is_empty() { output.stderr } else { output.stdout };
     String::from_utf8_lossy(&text).lines().next().map_or_else(unknown, str::to_owned)
-}
-
-/// The broker's jar carries its version in its name.
-fn broker_version() -> String {
-    let name = |folder: std::path::PathBuf| {
-        std::fs::read_dir(folder).ok()?.flatten().find_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            Some(name.strip_prefix("kafka_2.13-")?.strip_suffix(".jar")?.to_owned())
-        })
-    };
-    name(tidegate_harness::broker::jars()).map_or_else(unknown, |version| format!("Apache Kafka {version}"))
 }

@@ -6,6 +6,7 @@
 //!
 //! Any failure ends the benchmark with a message: a figure beside a wrong result would be worth nothing.
 
+mod broker;
 mod child;
 mod error;
 mod figures;
@@ -21,7 +22,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use tidegate_harness::Broker;
 
 use error::{Error, Result};
 use loops::Task;
@@ -86,23 +86,23 @@ fn main() -> ExitCode {
 fn run(args: &RunArgs) -> Result<()> {
     let (records, rounds) = if args.quick { (300_000, 2) } else { (args.records, args.rounds) };
     let workload = Workload { records, keys: args.keys, partitions: args.partitions };
-    let broker = Broker::shared();
-    let own_broker = std::env::var_os("TIDEGATE_TEST_BROKERS").is_none();
+    let bench_broker = broker::BenchBroker::start(records)?;
+    let kafka = bench_broker.broker().kafka();
     let mut report = Report::default();
 
     eprintln!("filling a topic with {records} records");
     let own = std::env::current_exe().map_err(|e| Error::system("find this binary", e))?;
     let sitting = Sitting {
-        kafka: broker.kafka().clone(),
+        kafka: kafka.clone(),
         workload,
-        from: topics::Topic::filled(broker.kafka(), &workload)?,
+        from: topics::Topic::filled(kafka, &workload)?,
         windows: workload.window_totals(),
         own,
         tidegate: args.tidegate.clone().map_or_else(|| suite::beside("tidegate"), Ok)?,
     };
     sitting.compare(&programs(), rounds, &mut report)?;
 
-    let machine = machine::Machine::look(own_broker);
+    let machine = machine::Machine::look(bench_broker.description());
     let page = report.page(&workload, rounds, &machine, "cargo run --release -p tidegate-bench -- run");
     std::fs::write(&args.out, &page).map_err(|source| Error::File { path: args.out.clone(), source })?;
     print(&page)
