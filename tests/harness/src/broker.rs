@@ -70,7 +70,11 @@ impl Broker {
         let folder = data_root().join(format!("{}-{port}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("create {}: {e}", folder.display()));
         let proxied: Vec<ProxiedListener> = (0..PROXIED_LISTENERS)
-            .map(|_| ProxiedListener { behind: ports::free(), advertised: ports::free(), taken: Arc::default() })
+            .map(|_| ProxiedListener {
+                behind: ports::free(),
+                advertised: ports::free(),
+                taken: Arc::default(),
+            })
             .collect();
         let config = server_properties(&folder, port, controller, &proxied, properties);
         let file = folder.join("server.properties");
@@ -146,9 +150,10 @@ impl Broker {
         if !self.own {
             return None;
         }
-        let listener = wait::until("a proxied listener of the broker is free", Duration::from_secs(120), || {
-            self.proxied.iter().find(|listener| !listener.taken.swap(true, Ordering::AcqRel))
-        });
+        let listener =
+            wait::until("a proxied listener of the broker is free", Duration::from_secs(120), || {
+                self.proxied.iter().find(|listener| !listener.taken.swap(true, Ordering::AcqRel))
+            });
         Some(Proxy::for_kafka(listener.advertised, listener.behind, Arc::clone(&listener.taken)))
     }
 

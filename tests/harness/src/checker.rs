@@ -204,7 +204,8 @@ mod tests {
 
     fn expected() -> Windows {
         let workload = Workload { records: 200, keys: 3, ..Workload::default() };
-        let oracle = Oracle { kind: WindowKind::Tumbling { size: 1000 }, out_of_order_ms: 2000, lateness_ms: 0 };
+        let oracle =
+            Oracle { kind: WindowKind::Tumbling { size: 1000 }, out_of_order_ms: 2000, lateness_ms: 0 };
         oracle.paid(&workload.events()).windows
     }
 
@@ -223,11 +224,15 @@ mod tests {
         let mut other = rows[1].json();
         other["count"] = 1_000_000.into();
         let unequal = row(&rows[1].key_text(), &other, rows[1].timestamp.unwrap_or(0));
-        let wrong = row(&rows[2].key_text(), &{
-            let mut value = rows[2].json();
-            value["sum"] = 123_456.into();
-            value
-        }, rows[2].timestamp.unwrap_or(0));
+        let wrong = row(
+            &rows[2].key_text(),
+            &{
+                let mut value = rows[2].json();
+                value["sum"] = 123_456.into();
+                value
+            },
+            rows[2].timestamp.unwrap_or(0),
+        );
         rows[2] = wrong;
         rows.push(unequal);
         rows.push(row("stranger", &serde_json::json!({"window_start": 0, "window_end": 1, "count": 1}), 0));

@@ -24,6 +24,7 @@ pub struct Launch {
     binary: PathBuf,
     folder: PathBuf,
     flow: PathBuf,
+    flow_flag: bool,
     processes: usize,
     workers: usize,
     recovery: Option<PathBuf>,
@@ -41,6 +42,7 @@ impl Launch {
             binary: binary.into(),
             folder: scratch.path().to_path_buf(),
             flow: scratch.write(&name, flow),
+            flow_flag: false,
             processes: 1,
             workers: 1,
             recovery: None,
@@ -53,6 +55,13 @@ impl Launch {
     /// With another flow, written beside the first.
     pub fn flow(mut self, scratch: &Scratch, flow: &str) -> Launch {
         self.flow = Launch::new("", scratch, flow).flow;
+        self
+    }
+
+    /// For a flow written in Rust, which takes this file by `--config` instead of a flow as an argument.
+    pub fn config_flag(mut self, config: &Path) -> Launch {
+        self.flow = config.to_path_buf();
+        self.flow_flag = true;
         self
     }
 
@@ -111,8 +120,7 @@ impl Launch {
     /// Starts all processes.
     pub fn start(&self) -> Cluster {
         let addresses = self.mesh();
-        let members =
-            (0..self.processes).map(|index| self.spawn(index, &addresses)).collect::<Vec<Member>>();
+        let members = (0..self.processes).map(|index| self.spawn(index, &addresses)).collect::<Vec<Member>>();
         Cluster { members, launch: self.clone(), addresses }
     }
 
@@ -142,7 +150,8 @@ impl Launch {
         let run = NEXT.fetch_add(1, Ordering::Relaxed);
         let http = ports::free_address();
         let mut command = Command::new(&self.binary);
-        command.arg("run").arg(&self.flow).args(["-w", &self.workers.to_string(), "--http", &http]);
+        command.arg("run").args(self.flow_flag.then_some("--config"));
+        command.arg(&self.flow).args(["-w", &self.workers.to_string(), "--http", &http]);
         if addresses.len() > 1 {
             command.args(["-i", &index.to_string(), "-a", &addresses.join(";")]);
         }
@@ -283,7 +292,10 @@ impl Cluster {
     #[track_caller]
     pub fn expect_exit(&mut self, code: i32, deadline: Duration) {
         let codes: Vec<i32> = (0..self.members.len()).map(|n| self.wait_exit(n, deadline)).collect();
-        assert!(codes.iter().all(|found| *found == code), "I10 diagnosis: exit codes {codes:?}, expected {code}");
+        assert!(
+            codes.iter().all(|found| *found == code),
+            "I10 diagnosis: exit codes {codes:?}, expected {code}"
+        );
     }
 
     /// SIGKILL to the `n`-th process; returns when it has ended.

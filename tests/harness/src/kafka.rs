@@ -108,7 +108,8 @@ impl Kafka {
             }
         }
         wait::until(&format!("topic {name} is gone"), REQUEST, || {
-            let metadata = self.reader("harness-probe", "read_committed").fetch_metadata(None, REQUEST).ok()?;
+            let metadata =
+                self.reader("harness-probe", "read_committed").fetch_metadata(None, REQUEST).ok()?;
             metadata.topics().iter().all(|topic| topic.name() != name).then_some(())
         });
     }
@@ -180,8 +181,9 @@ impl Kafka {
     /// The number of partitions of a topic.
     pub fn partitions(&self, topic: &str) -> i32 {
         let reader = self.reader("harness-probe", "read_committed");
-        let metadata =
-            reader.fetch_metadata(Some(topic), REQUEST).unwrap_or_else(|e| panic!("describe topic {topic}: {e}"));
+        let metadata = reader
+            .fetch_metadata(Some(topic), REQUEST)
+            .unwrap_or_else(|e| panic!("describe topic {topic}: {e}"));
         let count = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
         assert!(count > 0, "topic {topic} has no partitions");
         i32::try_from(count).unwrap_or_else(|e| panic!("{count} partitions of {topic}: {e}"))
@@ -210,7 +212,9 @@ impl Kafka {
     }
 
     fn admin(&self) -> AdminClient<DefaultClientContext> {
-        self.client().create().unwrap_or_else(|e| panic!("create an admin client for {}: {e}", self.bootstrap))
+        self.client()
+            .create()
+            .unwrap_or_else(|e| panic!("create an admin client for {}: {e}", self.bootstrap))
     }
 }
 

@@ -167,9 +167,9 @@ fn sessions<'a>(
     sessions
 }
 
-/// The first moment at which a record no longer joins a session whose last record is of `last`.
+/// A session ends a gap behind its last record; a record at that very moment still joins it, so it is closed 1 ms later.
 fn session_end(last: i64, gap: i64) -> i64 {
-    last + gap + 1
+    last + gap
 }
 
 fn aggregate(mut events: Vec<&Event>) -> Aggregates {
@@ -190,7 +190,15 @@ mod tests {
     use super::*;
 
     fn event(id: u64, partition: i32, offset: i64, at_ms: i64) -> Event {
-        Event { id, partition, offset, customer: "a".into(), at_ms, amount: i64::try_from(id).unwrap_or(0), paid: true }
+        Event {
+            id,
+            partition,
+            offset,
+            customer: "a".into(),
+            at_ms,
+            amount: i64::try_from(id).unwrap_or(0),
+            paid: true,
+        }
     }
 
     #[test]
@@ -221,15 +229,18 @@ mod tests {
     #[test]
     fn a_late_record_can_join_two_sessions() {
         let oracle = Oracle { kind: WindowKind::Session { gap: 10 }, out_of_order_ms: 100, lateness_ms: 0 };
-        let verdict = oracle.paid(&[event(1, 0, 0, 0), event(2, 0, 1, 20), event(3, 0, 2, 10), event(4, 0, 3, 31)]);
+        let verdict =
+            oracle.paid(&[event(1, 0, 0, 0), event(2, 0, 1, 20), event(3, 0, 2, 10), event(4, 0, 3, 31)]);
         assert_eq!(verdict.windows.len(), 2);
         assert_eq!(verdict.windows[&("a".to_owned(), 0)].1.count, 3);
     }
 
     #[test]
     fn first_and_last_are_by_event_time_then_partition_then_offset() {
-        let oracle = Oracle { kind: WindowKind::Tumbling { size: 100 }, out_of_order_ms: 100, lateness_ms: 0 };
-        let verdict = oracle.paid(&[event(1, 1, 0, 7), event(2, 0, 0, 7), event(3, 0, 1, 7), event(4, 0, 2, 3)]);
+        let oracle =
+            Oracle { kind: WindowKind::Tumbling { size: 100 }, out_of_order_ms: 100, lateness_ms: 0 };
+        let verdict =
+            oracle.paid(&[event(1, 1, 0, 7), event(2, 0, 0, 7), event(3, 0, 1, 7), event(4, 0, 2, 3)]);
         let window = verdict.windows[&("a".to_owned(), 0)].1;
         assert_eq!((window.first, window.last), (4, 1));
     }

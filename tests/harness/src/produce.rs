@@ -97,7 +97,10 @@ impl Writer {
     /// A producer of transactions; older ones of the same id are fenced, their open transactions aborted.
     pub fn transactional(kafka: &Kafka, id: &str) -> Writer {
         let writer = Writer::with(kafka, Some(id));
-        writer.producer.init_transactions(REQUEST).unwrap_or_else(|e| panic!("init transactions of {id}: {e}"));
+        writer
+            .producer
+            .init_transactions(REQUEST)
+            .unwrap_or_else(|e| panic!("init transactions of {id}: {e}"));
         writer
     }
 

@@ -73,8 +73,8 @@ impl Proxy {
     }
 
     fn start(port: u16, target: u16, kafka: bool, lease: Option<Arc<AtomicBool>>) -> Proxy {
-        let listener =
-            TcpListener::bind(("127.0.0.1", port)).unwrap_or_else(|e| panic!("listen on 127.0.0.1:{port}: {e}"));
+        let listener = TcpListener::bind(("127.0.0.1", port))
+            .unwrap_or_else(|e| panic!("listen on 127.0.0.1:{port}: {e}"));
         let shared =
             Arc::new(Shared { state: Mutex::default(), closed: AtomicBool::new(false), target, kafka });
         let accepting = Arc::clone(&shared);

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use tidegate_harness::kafka::unique;
 use tidegate_harness::proxy::api;
 use tidegate_harness::workload::messages;
-use tidegate_harness::{Broker, Kafka, Message, OffsetWatch, Outcome, Workload, Writer, checker, process, wait, witness};
+use tidegate_harness::{
+    Broker, Kafka, Message, OffsetWatch, Outcome, Workload, Writer, checker, process, wait, witness,
+};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -96,7 +98,9 @@ fn topics_grow_lose_records_and_go() {
     kafka().create_topic(&topic, 1);
     kafka().produce(&topic, &(0..10).map(|n| Message::new("k", n.to_string()).to(0)).collect::<Vec<_>>());
     kafka().delete_records(&topic, 0, 4);
-    wait::until("the log start moves", DEADLINE, || (kafka().log_bounds(&topic)[&0] == (4, 10)).then_some(()));
+    wait::until("the log start moves", DEADLINE, || {
+        (kafka().log_bounds(&topic)[&0] == (4, 10)).then_some(())
+    });
     kafka().add_partitions(&topic, 3);
     assert_eq!(kafka().partitions(&topic), 3);
 }
@@ -114,12 +118,16 @@ fn a_client_behind_the_proxy_is_counted_held_and_cut() {
     writer.flush();
     proxy.hold();
     writer.send(&topic, &Message::new("k", "3"));
-    wait::holds_for("nothing passes a held proxy", Duration::from_millis(300), || kafka().drain(&topic).len() == 2);
+    wait::holds_for("nothing passes a held proxy", Duration::from_millis(300), || {
+        kafka().drain(&topic).len() == 2
+    });
     proxy.heal();
     writer.flush();
     proxy.cut();
     writer.send(&topic, &Message::new("k", "4"));
-    wait::holds_for("nothing passes a cut proxy", Duration::from_millis(300), || kafka().drain(&topic).len() == 3);
+    wait::holds_for("nothing passes a cut proxy", Duration::from_millis(300), || {
+        kafka().drain(&topic).len() == 3
+    });
     proxy.heal();
     writer.flush();
     assert_eq!(kafka().drain(&topic).len(), 4);
