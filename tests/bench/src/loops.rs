@@ -51,6 +51,12 @@ pub(crate) struct LoopArgs {
     /// How many records there are; another number is an error.
     #[arg(long)]
     pub(crate) records: u64,
+    /// A further setting of the consumer, in librdkafka's words; may be given several times.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    pub(crate) consumer: Vec<(String, String)>,
+    /// A further setting of the producer.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    pub(crate) producer: Vec<(String, String)>,
     /// Where `count` writes the number of its keys.
     #[arg(long)]
     pub(crate) keys_to: Option<PathBuf>,
@@ -68,24 +74,33 @@ pub(crate) fn run(args: &LoopArgs) -> Result<()> {
     Error::expect(format!("records that the loop {:?} saw", args.task), args.records, records)
 }
 
+fn setting(text: &str) -> std::result::Result<(String, String), String> {
+    let parts = text.split_once('=').ok_or_else(|| format!("{text} is not NAME=VALUE"))?;
+    Ok((parts.0.to_owned(), parts.1.to_owned()))
+}
+
 fn consumer(args: &LoopArgs) -> Result<Consumer> {
-    let settings = [
+    let mut settings = vec![
         ("bootstrap.servers", args.brokers.as_str()),
         ("broker.address.family", "v4"),
         ("group.id", "tidegate-bench-raw"),
         ("enable.auto.commit", "false"),
         ("auto.offset.reset", "error"),
+        // By default a consumer that is slower than its fetches pauses them for a second at a time.
+        ("fetch.queue.backoff.ms", "10"),
     ];
+    settings.extend(args.consumer.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     Consumer::assign(&settings, &args.from, args.partitions)
 }
 
 fn producer(args: &LoopArgs) -> Result<Producer> {
-    let settings = [
+    let mut settings = vec![
         ("bootstrap.servers", args.brokers.as_str()),
         ("broker.address.family", "v4"),
         ("partitioner", "murmur2_random"),
         ("acks", "all"),
     ];
+    settings.extend(args.producer.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     Producer::new(&settings, &args.to)
 }
 

@@ -42,10 +42,13 @@ enum Subcommands {
     Run(RunArgs),
     /// Runs one raw loop over a topic: what `run` starts.
     Loop(loops::LoopArgs),
+    /// Starts a broker with a filled topic and an empty one, prints how to reach them, and ends with its stdin: for
+    /// trying and profiling one program.
+    Hold(WorkloadArgs),
 }
 
 #[derive(clap::Args)]
-struct RunArgs {
+struct WorkloadArgs {
     /// Records in the topic.
     #[arg(long, default_value_t = 3_000_000)]
     records: u64,
@@ -55,6 +58,12 @@ struct RunArgs {
     /// Partitions.
     #[arg(long, default_value_t = 4)]
     partitions: i32,
+}
+
+#[derive(clap::Args)]
+struct RunArgs {
+    #[command(flatten)]
+    workload: WorkloadArgs,
     /// How often each program runs.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -73,6 +82,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Subcommands::Run(args) => run(&args),
         Subcommands::Loop(args) => loops::run(&args),
+        Subcommands::Hold(args) => hold(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -84,8 +94,8 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &RunArgs) -> Result<()> {
-    let (records, rounds) = if args.quick { (300_000, 2) } else { (args.records, args.rounds) };
-    let workload = Workload { records, keys: args.keys, partitions: args.partitions };
+    let (records, rounds) = if args.quick { (300_000, 2) } else { (args.workload.records, args.rounds) };
+    let workload = Workload { records, keys: args.workload.keys, partitions: args.workload.partitions };
     let bench_broker = broker::BenchBroker::start(records)?;
     let kafka = bench_broker.broker().kafka();
     let mut report = Report::default();
@@ -106,6 +116,19 @@ fn run(args: &RunArgs) -> Result<()> {
     let page = report.page(&workload, rounds, &machine, "cargo run --release -p tidegate-bench -- run");
     std::fs::write(&args.out, &page).map_err(|source| Error::File { path: args.out.clone(), source })?;
     print(&page)
+}
+
+fn hold(args: &WorkloadArgs) -> Result<()> {
+    let workload = Workload { records: args.records, keys: args.keys, partitions: args.partitions };
+    let bench_broker = broker::BenchBroker::start(workload.records)?;
+    let kafka = bench_broker.broker().kafka();
+    let from = topics::Topic::filled(kafka, &workload)?;
+    let to = topics::Topic::new(kafka, "out", workload.partitions);
+    print(&format!("--brokers {} --from {} --to {}\n", kafka.bootstrap(), from.name(), to.name()))?;
+    let mut ignored = Vec::new();
+    std::io::Read::read_to_end(&mut std::io::stdin(), &mut ignored)
+        .map_err(|e| Error::system("read stdin", e))?;
+    Ok(())
 }
 
 fn programs() -> Vec<Program> {
