@@ -2,11 +2,13 @@
 //! commit must wait for.
 
 use crate::batch::{FrontierOnly, FrontierStream};
-use crate::context::{StepHandle, WorkerContext};
+use crate::commit;
+use crate::context::{StepHandle, VolatileHold, WorkerContext};
 use crate::time::{Hands, Time};
 use std::cell::RefCell;
 use tidegate_recovery::{Epoch, RowBuffer, StepId};
 use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::Concatenate;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::{Scope, Stream};
 use timely::progress::Antichain;
@@ -29,12 +31,19 @@ pub struct FlowBuild<'s> {
     context: WorkerContext,
     rows: RefCell<Vec<RowStream<'s>>>,
     acknowledgements: RefCell<Vec<FrontierStream<'s>>>,
+    volatile: RefCell<Vec<(VolatileHold, RowStream<'s>)>>,
 }
 
 impl<'s> FlowBuild<'s> {
     /// Begins a flow in `scope`.
     pub fn new(scope: Scope<'s, Time>, context: WorkerContext) -> FlowBuild<'s> {
-        FlowBuild { scope, context, rows: RefCell::default(), acknowledgements: RefCell::default() }
+        FlowBuild {
+            scope,
+            context,
+            rows: RefCell::default(),
+            acknowledgements: RefCell::default(),
+            volatile: RefCell::default(),
+        }
     }
 
     /// The dataflow's scope.
@@ -62,6 +71,17 @@ impl<'s> FlowBuild<'s> {
         self.rows.borrow_mut().push(rows);
     }
 
+    /// The same as [`FlowBuild::collect_rows`] for a step that keeps records without a store and holds, on this
+    /// stream, the epoch of its oldest record whose batch is not acknowledged. It may let go of a record when
+    /// [`VolatileHold::is_released`] for the epoch in which it emitted the record's batch. Steps are collected
+    /// upstream first.
+    pub fn collect_volatile(&self, rows: RowStream<'s>) -> VolatileHold {
+        let hold = self.context.add_volatile_hold();
+        self.volatile.borrow_mut().push((hold.clone(), rows.clone()));
+        self.collect_rows(rows);
+        hold
+    }
+
     /// The commit of an epoch waits until this stream's frontier has left it.
     pub fn collect_acknowledgements(&self, acknowledgements: FrontierStream<'s>) {
         self.acknowledgements.borrow_mut().push(acknowledgements);
@@ -78,12 +98,19 @@ impl<'s> FlowBuild<'s> {
         self.collect_acknowledgements(acknowledgements);
     }
 
-    /// What was collected.
-    #[allow(dead_code, reason = "the commit operators take it")]
-    pub(crate) fn into_parts(
-        self,
-    ) -> (Scope<'s, Time>, WorkerContext, Vec<RowStream<'s>>, Vec<FrontierStream<'s>>) {
-        (self.scope, self.context, self.rows.into_inner(), self.acknowledgements.into_inner())
+    /// Ends the flow: adds what turns closed epochs into durable ones. Every worker calls it, last.
+    pub fn finish(self) {
+        let rows = self.scope.concatenate(self.rows.into_inner());
+        let acknowledgements = self.scope.concatenate(self.acknowledgements.into_inner());
+        commit::watch_progress(
+            self.scope,
+            &self.context,
+            acknowledgements.clone(),
+            self.volatile.into_inner(),
+        );
+        let parts = commit::write_snapshots(self.scope, &self.context, rows);
+        let durable = commit::commit_epochs(self.scope, &self.context, parts, acknowledgements);
+        commit::receive_durable(self.scope, &self.context, durable);
     }
 }
 

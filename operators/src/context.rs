@@ -2,13 +2,13 @@
 
 use crate::clock::{Clock, EpochClock};
 use crate::element::PartitionId;
-use crate::ending::Ending;
+use crate::ending::{Ending, EndingDesk};
 use crate::fault::Fault;
 use crate::inputs::InputTable;
 use crate::limits::Limits;
 use crate::metrics::StepMetrics;
 use crate::process::{ProcessContext, Sabotage};
-use crate::source::SourceReader;
+use crate::source::{InputDesk, SourceReader};
 use crate::status::Waiting;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -34,6 +34,11 @@ struct Inner {
     ending_watchers: RefCell<Vec<Activator>>,
     durable: Cell<Epoch>,
     durable_watchers: RefCell<Vec<Activator>>,
+    acknowledged: Cell<Option<Epoch>>,
+    volatile_holds: RefCell<Vec<Rc<VolatileInner>>>,
+    volatile_records: Cell<usize>,
+    ending_desk: EndingDesk,
+    input_desk: InputDesk,
     readers: RefCell<Vec<SharedReader>>,
     holds: RefCell<Vec<Rc<HoldInner>>>,
 }
@@ -70,6 +75,56 @@ impl Hold {
     }
 }
 
+/// The hold of a step that keeps records without a store (`collect_batch`): it holds, on its row stream, the
+/// epoch of its oldest record whose batch is not acknowledged.
+#[derive(Clone)]
+pub struct VolatileHold {
+    context: WorkerContext,
+    place: usize,
+    inner: Rc<VolatileInner>,
+}
+
+struct VolatileInner {
+    /// The oldest epoch that the step holds on any worker: the frontier of its row stream.
+    open: Cell<Option<Epoch>>,
+    watcher: RefCell<Option<Activator>>,
+    records: Cell<usize>,
+}
+
+impl VolatileHold {
+    /// Whether everything that this step emitted in `epoch` is acknowledged, also what later steps of this kind
+    /// hold of it.
+    pub fn is_released(&self, epoch: Epoch) -> bool {
+        let has_left = |open: Option<Epoch>| open.is_none_or(|open| open > epoch);
+        // Steps are built upstream first: those built later may stand downstream.
+        let holds = self.context.0.volatile_holds.borrow();
+        has_left(self.context.acknowledged())
+            && holds.iter().skip(self.place + 1).all(|later| has_left(later.open.get()))
+    }
+
+    /// Wakes the step when [`VolatileHold::is_released`] may have changed.
+    pub fn wake_with(&self, activator: Activator) {
+        *self.inner.watcher.borrow_mut() = Some(activator);
+    }
+
+    /// The step now holds this many records; they count against `volatile_records_max`.
+    pub fn set_records(&self, records: usize) {
+        let others = self.context.0.volatile_records.get() - self.inner.records.get();
+        self.inner.records.set(records);
+        self.context.0.volatile_records.set(others + records);
+    }
+
+    pub(crate) fn set_open(&self, open: Option<Epoch>) {
+        self.inner.open.set(open);
+    }
+
+    pub(crate) fn wake(&self) {
+        if let Some(activator) = self.inner.watcher.borrow().as_ref() {
+            activator.activate();
+        }
+    }
+}
+
 impl WorkerContext {
     /// The context of one worker thread; `restored` are the rows that it now owns, by step.
     pub fn new(
@@ -77,7 +132,8 @@ impl WorkerContext {
         worker: WorkerIndex,
         restored: HashMap<StepNumber, RestoredRows>,
     ) -> WorkerContext {
-        let durable = Epoch(process.schedule.first.0.saturating_sub(1));
+        let first = process.schedule.first;
+        let durable = Epoch(first.0.saturating_sub(1));
         WorkerContext(Rc::new(Inner {
             process,
             worker,
@@ -86,6 +142,11 @@ impl WorkerContext {
             ending_watchers: RefCell::default(),
             durable: Cell::new(durable),
             durable_watchers: RefCell::default(),
+            acknowledged: Cell::new(Some(first)),
+            volatile_holds: RefCell::default(),
+            volatile_records: Cell::new(0),
+            ending_desk: EndingDesk::default(),
+            input_desk: InputDesk::default(),
             readers: RefCell::default(),
             holds: RefCell::default(),
         }))
@@ -197,7 +258,47 @@ impl WorkerContext {
         self.0.durable_watchers.borrow_mut().push(activator);
     }
 
+    /// The processing probe: the oldest epoch that is not through the flow, its sinks' acknowledgements
+    /// included; `None` when all are.
+    pub fn acknowledged(&self) -> Option<Epoch> {
+        self.0.acknowledged.get()
+    }
+
+    /// Only the operator that watches the acknowledgements calls this.
+    pub(crate) fn set_acknowledged(&self, open: Option<Epoch>) {
+        self.0.acknowledged.set(open);
+    }
+
+    /// A step without a store that holds epochs, see [`crate::build::FlowBuild::collect_volatile`].
+    pub(crate) fn add_volatile_hold(&self) -> VolatileHold {
+        let mut holds = self.0.volatile_holds.borrow_mut();
+        let inner = Rc::new(VolatileInner {
+            open: Cell::new(Some(self.schedule().first)),
+            watcher: RefCell::default(),
+            records: Cell::new(0),
+        });
+        holds.push(inner.clone());
+        VolatileHold { context: self.clone(), place: holds.len() - 1, inner }
+    }
+
+    /// Records that steps without a store hold for a replay, on this worker.
+    pub fn volatile_records(&self) -> usize {
+        self.0.volatile_records.get()
+    }
+
+    pub(crate) fn ending_desk(&self) -> &EndingDesk {
+        &self.0.ending_desk
+    }
+
+    /// What sources and `event_time` steps of this worker tell each other.
+    pub(crate) fn input_desk(&self) -> &InputDesk {
+        &self.0.input_desk
+    }
+
     /// Reports a fault: the first one ends the run, and every worker leaves.
+    ///
+    /// Whoever calls this keeps the capability of what it could not do (see [`crate::record::Unfinished`]): until
+    /// the worker has left, nothing may complete behind the failure.
     pub fn fail(&self, fault: Fault) {
         self.0.process.faults.report(fault);
     }
@@ -257,8 +358,8 @@ mod tests {
             Vec::new()
         }
         fn settle(&self, _: &CommitOutcome, _: Duration) {}
-        fn is_dirty(&self, _: &[PartitionId]) -> bool {
-            false
+        fn due_at_close(&self, _: &[PartitionId]) -> Vec<(PartitionId, NextOffset)> {
+            Vec::new()
         }
     }
 

@@ -19,9 +19,10 @@ pub trait OffsetMarks: Send + Sync + 'static {
     /// [`OffsetMarks::settle`].
     fn due(&self, partitions: &[PartitionId], now: Duration) -> Vec<(PartitionId, NextOffset)>;
 
+    /// What is to be committed of these partitions at a close: everything that is complete and that the group
+    /// does not have yet, whatever the backoff says.
+    fn due_at_close(&self, partitions: &[PartitionId]) -> Vec<(PartitionId, NextOffset)>;
+
     /// The outcome of a commit. What failed stays dirty and is due again after a backoff.
     fn settle(&self, outcome: &CommitOutcome, now: Duration);
-
-    /// Whether something of these partitions is completed and not yet committed, due or not.
-    fn is_dirty(&self, partitions: &[PartitionId]) -> bool;
 }

@@ -50,6 +50,9 @@ pub struct ProducerConfig {
     pub in_flight_bytes: usize,
     /// Records that were taken and are not acknowledged, at most.
     pub in_flight_records: usize,
+    /// The largest batch that every output topic takes, where that is known (`max.message.bytes`): a larger record
+    /// is refused here, and no batch is larger, so that no record is refused because of its neighbours.
+    pub record_bytes_max: Option<usize>,
 }
 
 /// Default of [`ConsumerConfig::prefetch_bytes`].
@@ -63,6 +66,9 @@ pub const PRODUCER_IN_FLIGHT_RECORDS: usize = 250_000;
 const PREFETCH_BYTES_PER_PARTITION_MIN: usize = 256 << 10;
 /// Largest part of one fetch response for one partition; measured: more gains little and costs memory.
 const FETCH_BYTES_PER_PARTITION_MAX: usize = 1 << 20;
+
+/// Below a topic's limit by this much, for the frame of a batch.
+const BATCH_MARGIN_BYTES: usize = 512;
 
 impl Default for ConsumerConfig {
     fn default() -> ConsumerConfig {
@@ -81,6 +87,7 @@ impl Default for ProducerConfig {
             connection: Connection::default(),
             in_flight_bytes: PRODUCER_IN_FLIGHT_BYTES,
             in_flight_records: PRODUCER_IN_FLIGHT_RECORDS,
+            record_bytes_max: None,
         }
     }
 }
@@ -176,6 +183,11 @@ impl Connection {
         properties
     }
 
+    /// For a client that asks and administers.
+    pub(super) fn admin_properties(&self) -> Properties {
+        self.extend(self.properties("-admin"))
+    }
+
     /// What is wrong with this part, by key; `owned` are the properties that this side refuses.
     fn problems(&self, owned: &[(&str, &str)]) -> Vec<String> {
         let mut problems = Vec::new();
@@ -227,7 +239,9 @@ impl ConsumerConfig {
         let mut properties = self.connection.extend(properties);
         let mut own = |name: &str, value: String| properties.insert(name.to_owned(), value);
         own("queued.max.messages.kbytes", (share >> 10).max(1).to_string());
-        own("group.id", self.group_id.clone());
+        if !self.group_id.is_empty() {
+            own("group.id", self.group_id.clone());
+        }
         own("group.protocol", "classic".into());
         own("enable.auto.commit", "false".into());
         own("enable.auto.offset.store", "false".into());
@@ -268,6 +282,11 @@ impl ProducerConfig {
         let mut properties = self.connection.properties(suffix);
         for (name, value) in RECOMMENDED_PRODUCER {
             properties.insert((*name).to_owned(), (*value).to_owned());
+        }
+        if let Some(bytes) = self.record_bytes_max {
+            // The library's range; a batch may come a few bytes above its own estimate.
+            let bytes = bytes.saturating_sub(BATCH_MARGIN_BYTES).clamp(1_000, 1_000_000_000);
+            properties.insert("message.max.bytes".to_owned(), bytes.to_string());
         }
         let mut properties = self.connection.extend(properties);
         let mut own = |name: &str, value: String| properties.insert(name.to_owned(), value);

@@ -231,11 +231,6 @@ impl KafkaReader {
         Ok(())
     }
 
-    /// Whoever learns that something came (records, an end, an answer to a commit) wakes this operator.
-    pub fn wake_with(&mut self, activator: SyncActivator) {
-        self.wake.add(activator);
-    }
-
     /// The topics whose growth or loss this reader watches are known to have this many partitions; more are
     /// announced once as `PARTITIONS_ADDED`.
     pub fn expect_partitions(&mut self, counts: &[(Arc<str>, usize)]) {
@@ -358,12 +353,13 @@ impl KafkaReader {
         }
     }
 
-    /// Takes what the partition's queue has and hands out as much as the budget allows. Returns how many
-    /// records and bytes were handed out.
+    /// Takes what the partition's queue has and hands out as much as the budget allows; `first` says that
+    /// nothing was handed out yet, so that one record may be larger. Returns how many records and bytes were.
     fn visit(
         &mut self,
         index: usize,
         budget: PollBudget,
+        first: bool,
         batches: &mut Vec<SourceBatch>,
         now: Instant,
     ) -> Result<(usize, usize), Fault> {
@@ -377,8 +373,8 @@ impl KafkaReader {
         }
         let mut batch = SourceBatch { partition: input.id, elements: Vec::new(), bytes: 0 };
         let mut result = Ok(());
-        while let Some(first) = self.inputs[index].fetched.front() {
-            if let Some(code) = first.error() {
+        while let Some(next) = self.inputs[index].fetched.front() {
+            if let Some(code) = next.error() {
                 let event = self.inputs[index].fetched.pop_front().expect("it was there");
                 result = self.on_event(index, code, &event, now);
                 if result.is_err() {
@@ -399,8 +395,8 @@ impl KafkaReader {
                 let is_wanted = wanted(&message, input.position);
                 if is_wanted {
                     let size = size_of_record(message);
-                    let first = batch.elements.is_empty() && records == 0;
-                    if records == room || (!first && bytes + size > budget.bytes) {
+                    let may_be_larger = first && batch.elements.is_empty() && records == 0;
+                    if records == room || (!may_be_larger && bytes + size > budget.bytes) {
                         break;
                     }
                     records += 1;
@@ -561,6 +557,10 @@ impl SourceReader for KafkaReader {
         &self.ids
     }
 
+    fn wake_with(&mut self, activator: SyncActivator) {
+        self.wake.add(activator);
+    }
+
     fn poll(&mut self, budget: PollBudget, batches: &mut Vec<SourceBatch>) -> Result<(), Fault> {
         self.wake.rearm();
         let now = Instant::now();
@@ -581,7 +581,7 @@ impl SourceReader for KafkaReader {
             let fair = (budget.records / waiting.max(1)).max(SHARE_RECORDS_MIN);
             let share = PollBudget { records: left.records.min(fair), bytes: left.bytes };
             let before = input.position;
-            let (records, bytes) = self.visit(index, share, batches, now)?;
+            let (records, bytes) = self.visit(index, share, !any, batches, now)?;
             left.records -= records;
             left.bytes = left.bytes.saturating_sub(bytes);
             any |= records > 0;

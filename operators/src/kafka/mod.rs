@@ -17,6 +17,7 @@
 mod arena;
 mod config;
 mod consume;
+mod outputs;
 mod produce;
 mod raw;
 pub mod reaper;
@@ -29,8 +30,9 @@ pub use config::{
     PRODUCER_IN_FLIGHT_RECORDS, ProducerConfig,
 };
 pub use consume::{KafkaReader, OutOfRange, PartitionStart, ReaderOptions, Tombstones};
+pub use outputs::{OutputFound, OutputTopic, check_outputs, offsets_retention};
 pub use produce::{KafkaProducer, KafkaWriter};
 pub use start::{
-    AutoOffsetReset, Delivery, From, LogBounds, Lookup, PartitionFacts, Stale, StartDecision, StartPolicy,
+    AutoOffsetReset, From, LogBounds, Lookup, PartitionFacts, Stale, StartDecision, StartPolicy,
     announce, decide,
 };

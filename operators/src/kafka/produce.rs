@@ -204,7 +204,7 @@ impl Shared {
                 }
                 Err(code) => {
                     let bytes = size_of(outgoing.key, outgoing.value);
-                    self.decided(record.tag, bytes, Some(code));
+                    self.decided(record.tag, bytes, Some((code, code.to_string())));
                 }
             }
         }
@@ -236,18 +236,18 @@ impl Shared {
                     headers,
                 });
             }
-            Some(code) => self.decided(tag, bytes, Some(code)),
+            Some(code) => self.decided(tag, bytes, Some((code, message.error_text()))),
         }
     }
 
     /// One record is written, refused, or the reason why the run ends.
-    fn decided(&mut self, tag: usize, bytes: usize, error: Option<Code>) {
+    fn decided(&mut self, tag: usize, bytes: usize, error: Option<(Code, String)>) {
         let slot = tag >> PLACE_BITS;
         let place = tag & ((1 << PLACE_BITS) - 1);
         let Chunk { writer, ticket, first, .. } = self.chunks.slots[slot];
-        if let Some(code) = error {
+        if let Some((code, text)) = error {
             let topic = &self.writers[writer].name;
-            match self.verdict(code, topic) {
+            match self.verdict(code, &text, topic) {
                 Verdict::Refused(reason) => {
                     self.writers[writer].refused.push(Refused { ticket, index: first + place, reason });
                 }
@@ -274,7 +274,7 @@ impl Shared {
         writer.in_flight_bytes -= freed;
     }
 
-    fn verdict(&self, code: Code, topic: &str) -> Verdict {
+    fn verdict(&self, code: Code, text: &str, topic: &str) -> Verdict {
         let fault = |class, text: String| Verdict::Fault(Fault::new(class, text));
         match code {
             Code::MSG_SIZE_TOO_LARGE
@@ -283,19 +283,19 @@ impl Shared {
             | Code::INVALID_RECORD
             | Code::INVALID_MSG
             | Code::INVALID_ARG
-            | Code::UNKNOWN_PARTITION => Verdict::Refused(format!("topic `{topic}`: {code:?}: {code}")),
+            | Code::UNKNOWN_PARTITION => Verdict::Refused(format!("topic `{topic}`: {code:?}: {text}")),
             code if code.is_missing() => fault(
                 ErrorClass::Missing,
-                format!("topic `{topic}` does not exist any more (operation Write): {code}"),
+                format!("topic `{topic}` does not exist any more (operation Write): {text}"),
             ),
             code if code.is_denied() => fault(
                 ErrorClass::Config,
-                format!("topic `{topic}` may not be written by this client (operation Write): {code}; grant it, or use other credentials"),
+                format!("topic `{topic}` may not be written by this client (operation Write): {text}; grant it, or use other credentials"),
             ),
             code => {
                 let fatal = self.client.as_ref().and_then(|client| client.fatal()).unwrap_or_default();
                 let class = if code.is_transient() { ErrorClass::Unavailable } else { ErrorClass::TryAgain };
-                fault(class, format!("topic `{topic}` could not be written ({code:?}: {code}) {fatal}"))
+                fault(class, format!("topic `{topic}` could not be written ({code:?}: {text}) {fatal}"))
             }
         }
     }
@@ -334,7 +334,9 @@ impl SinkWriter for KafkaWriter {
                     match shared.writers[self.index].topic.produce(&record) {
                         Ok(()) => Ok(()),
                         Err(Code::QUEUE_FULL) => break,
-                        Err(code) => Err(shared.verdict(code, &shared.writers[self.index].name)),
+                        Err(code) => {
+                            Err(shared.verdict(code, &code.to_string(), &shared.writers[self.index].name))
+                        }
                     }
                 }
             };

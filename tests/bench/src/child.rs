@@ -6,6 +6,7 @@
 //! Also says how busy the machine was with anything else meanwhile: the CPU time that neither this process, the
 //! measured one nor the broker took. A figure that was taken beside a busy neighbour is marked as such.
 
+use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -33,7 +34,8 @@ pub(crate) struct Running {
     child: Child,
     started: Instant,
     before: Busy,
-    stderr: std::fs::File,
+    stdout: File,
+    stderr: File,
 }
 
 /// How a program is to end.
@@ -45,20 +47,32 @@ pub(crate) enum End {
     Terminated,
 }
 
-/// Starts `command`; its stdout goes nowhere, its stderr is kept for an error message.
+/// Starts `command`; what it writes is kept.
 pub(crate) fn start(name: &str, mut command: Command) -> Result<Running> {
-    let stderr = tempfile::tempfile().map_err(|e| Error::system("create a file for stderr", e))?;
-    let written = stderr.try_clone().map_err(|e| Error::system("create a file for stderr", e))?;
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(written);
+    let (stdout, out) = kept_file()?;
+    let (stderr, err) = kept_file()?;
+    command.stdin(Stdio::null()).stdout(out).stderr(err);
     let before = Busy::now()?;
     let started = Instant::now();
     let child = process::spawn(command).map_err(|e| Error::system(format!("start {name}"), e))?;
-    Ok(Running { name: name.to_owned(), child, started, before, stderr })
+    Ok(Running { name: name.to_owned(), child, started, before, stdout, stderr })
 }
 
 /// Runs `command` to its end.
 pub(crate) fn measure(name: &str, command: Command, deadline: Duration) -> Result<Cost> {
+    measure_output(name, command, deadline).map(|(cost, _)| cost)
+}
+
+/// Runs `command` to its end and gives what it wrote to stdout too.
+pub(crate) fn measure_output(name: &str, command: Command, deadline: Duration) -> Result<(Cost, String)> {
     start(name, command)?.finish(End::Itself, deadline)
+}
+
+fn kept_file() -> Result<(File, File)> {
+    let error = |e| Error::system("create a file for what a program writes", e);
+    let file = tempfile::tempfile().map_err(error)?;
+    let written = file.try_clone().map_err(error)?;
+    Ok((file, written))
 }
 
 impl Running {
@@ -79,7 +93,7 @@ impl Running {
     }
 
     /// Waits for its end and gives its cost; a failure, or no end within `deadline`, is an error.
-    pub(crate) fn finish(mut self, end: End, deadline: Duration) -> Result<Cost> {
+    pub(crate) fn finish(mut self, end: End, deadline: Duration) -> Result<(Cost, String)> {
         let pid = pid(&self.child)?;
         if end == End::Terminated {
             kill_process(pid, Signal::TERM).map_err(|e| Error::system(format!("stop {}", self.name), e))?;
@@ -111,21 +125,27 @@ impl Running {
         if !status.success() {
             return Err(self.failed(status.to_string()));
         }
-        Ok(Cost {
+        let cost = Cost {
             cpu_s: cpu.as_secs_f64(),
             wall_s: wall.as_secs_f64(),
             foreign_cores: (busy.saturating_sub(cpu)).as_secs_f64() / wall.as_secs_f64(),
-        })
+        };
+        Ok((cost, written(&mut self.stdout)))
     }
 
     fn failed(&mut self, status: String) -> Error {
-        let mut stderr = String::new();
-        let _unreadable =
-            self.stderr.seek(SeekFrom::Start(0)).and_then(|_| self.stderr.read_to_string(&mut stderr));
+        let stderr = written(&mut self.stderr);
         let lines: Vec<&str> = stderr.lines().collect();
         let tail = lines[lines.len().saturating_sub(30)..].join("\n");
         Error::Child { program: self.name.clone(), status, stderr: tail }
     }
+}
+
+/// What is in the file. What cannot be read is missing from a message, no more.
+fn written(file: &mut File) -> String {
+    let mut bytes = Vec::new();
+    let _unreadable = file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut bytes));
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn pid(child: &Child) -> Result<Pid> {

@@ -14,6 +14,7 @@ mod librdkafka;
 mod loops;
 mod machine;
 mod report;
+mod store;
 mod suite;
 mod topics;
 mod workload;
@@ -42,6 +43,8 @@ enum Subcommands {
     Run(RunArgs),
     /// Runs one raw loop over a topic: what `run` starts.
     Loop(loops::LoopArgs),
+    /// Runs one task over a recovery store: what `run` starts.
+    Store(store::StoreArgs),
     /// Starts a broker with a filled topic and an empty one, prints how to reach them, and ends with its stdin: for
     /// trying and profiling one program.
     Hold(WorkloadArgs),
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Subcommands::Run(args) => run(&args),
         Subcommands::Loop(args) => loops::run(&args),
+        Subcommands::Store(args) => store::run(&args),
         Subcommands::Hold(args) => hold(&args),
     };
     match outcome {
@@ -96,9 +100,11 @@ fn main() -> ExitCode {
 fn run(args: &RunArgs) -> Result<()> {
     let (records, rounds) = if args.quick { (300_000, 2) } else { (args.workload.records, args.rounds) };
     let workload = Workload { records, keys: args.workload.keys, partitions: args.workload.partitions };
+    let mut report = Report::default();
+    store::compare(rounds, &mut report)?;
+
     let bench_broker = broker::BenchBroker::start(records)?;
     let kafka = bench_broker.broker().kafka();
-    let mut report = Report::default();
 
     eprintln!("filling a topic with {records} records");
     let own = std::env::current_exe().map_err(|e| Error::system("find this binary", e))?;

@@ -80,7 +80,7 @@ impl Client {
         };
         std::mem::forget(configuration);
         let client = Arc::new(Client { handle, kind, _log: log });
-        if kind == Kind::Consumer {
+        if kind == Kind::Consumer && properties.contains_key("group.id") {
             // SAFETY: a valid consumer handle. Errors and log lines then come with the consumer's queue,
             // so that one queue has to be served.
             let code = Code::from(unsafe { sys::rd_kafka_poll_set_consumer(client.pointer()) });

@@ -9,6 +9,7 @@
 use super::super::consume::OutOfRange;
 use super::lookup::LogBounds;
 use crate::fault::Fault;
+use crate::process::DeliveryGuarantee;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tidegate_recovery::{ErrorClass, NextOffset, TopicPartition};
@@ -25,15 +26,6 @@ pub enum AutoOffsetReset {
     Error,
 }
 
-/// What a start needs to know of the delivery guarantee.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Delivery {
-    /// Records may be lost and are never repeated.
-    AtMostOnce,
-    /// Records may be repeated and are never lost.
-    AtLeastOnce,
-}
-
 /// What the user chose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StartPolicy {
@@ -42,7 +34,7 @@ pub struct StartPolicy {
     /// What to do when a known offset is no longer (or not yet) there.
     pub on_out_of_range: OutOfRange,
     /// The delivery guarantee.
-    pub delivery: Delivery,
+    pub delivery: DeliveryGuarantee,
 }
 
 /// What is known of a partition.
@@ -152,7 +144,7 @@ fn decide_one(
     topic_is_known: bool,
 ) -> Result<StartDecision, Undecided> {
     let chosen = match (facts.resume, facts.committed, policy.delivery) {
-        (Some(resume), Some(committed), Delivery::AtMostOnce) if committed > resume => {
+        (Some(resume), Some(committed), DeliveryGuarantee::AtMostOnce) if committed > resume => {
             Some((committed, From::Group))
         }
         (Some(resume), _, _) => Some((resume, From::Resume)),
@@ -233,7 +225,7 @@ mod tests {
     const POLICY: StartPolicy = StartPolicy {
         auto_offset_reset: AutoOffsetReset::Earliest,
         on_out_of_range: OutOfRange::Fail,
-        delivery: Delivery::AtLeastOnce,
+        delivery: DeliveryGuarantee::AtLeastOnce,
     };
 
     fn facts(resume: Option<i64>, committed: Option<i64>, log: (i64, i64)) -> PartitionFacts {
@@ -272,7 +264,7 @@ mod tests {
 
     #[test]
     fn at_most_once_takes_the_larger_of_resume_state_and_group() {
-        let policy = StartPolicy { delivery: Delivery::AtMostOnce, ..POLICY };
+        let policy = StartPolicy { delivery: DeliveryGuarantee::AtMostOnce, ..POLICY };
         assert_eq!(one(policy, facts(Some(50), Some(100), (0, 500))).unwrap().next.0, 100);
         assert_eq!(one(policy, facts(Some(150), Some(100), (0, 500))).unwrap().next.0, 150);
     }

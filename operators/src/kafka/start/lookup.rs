@@ -24,6 +24,12 @@ pub struct LogBounds {
     pub end: NextOffset,
 }
 
+/// What [`Lookup::find`] found.
+pub(crate) struct Found {
+    pub(crate) partitions: Vec<TopicPartition>,
+    pub(crate) missing: Vec<String>,
+}
+
 /// Asks the cluster.
 pub struct Lookup {
     replies: Option<Queue>,
@@ -62,6 +68,18 @@ impl Lookup {
     /// The partitions of the topics, sorted. Topics that do not exist are listed in one fault (66); a pattern
     /// is no topic.
     pub fn partitions(&self, topics: &[String]) -> Result<Vec<TopicPartition>, Fault> {
+        let found = self.find(topics)?;
+        if !found.missing.is_empty() {
+            return Err(Fault::new(
+                ErrorClass::Missing,
+                format!("these topics do not exist on {}: {}", self.brokers, found.missing.join(", ")),
+            ));
+        }
+        Ok(found.partitions)
+    }
+
+    /// The partitions of the topics, sorted, and the topics that do not exist.
+    pub(crate) fn find(&self, topics: &[String]) -> Result<Found, Fault> {
         let patterns: Vec<&str> = topics.iter().map(String::as_str).filter(|topic| is_pattern(topic)).collect();
         if !patterns.is_empty() {
             return Err(Fault::new(
@@ -70,7 +88,7 @@ impl Lookup {
             ));
         }
         let mut partitions = Vec::new();
-        let mut missing: Vec<&str> = Vec::new();
+        let mut missing = Vec::new();
         let begin = Instant::now();
         let mut pauses = Pauses::new(self.deadline);
         for topic in topics {
@@ -98,21 +116,15 @@ impl Lookup {
                     ));
                 }
                 if error.is_missing() && begin.elapsed() >= MISSING_FOR {
-                    missing.push(topic);
+                    missing.push(topic.clone());
                     break;
                 }
                 pauses.pause(|| self.unavailable(&format!("the partitions of topic `{topic}`"), error))?;
             }
         }
-        if !missing.is_empty() {
-            return Err(Fault::new(
-                ErrorClass::Missing,
-                format!("these topics do not exist on {}: {}", self.brokers, missing.join(", ")),
-            ));
-        }
         partitions.sort();
         partitions.dedup();
-        Ok(partitions)
+        Ok(Found { partitions, missing })
     }
 
     /// The group's committed offsets; a partition without one is not in the answer.

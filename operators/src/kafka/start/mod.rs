@@ -4,6 +4,6 @@ mod decide;
 mod lookup;
 
 pub use decide::{
-    AutoOffsetReset, Delivery, From, PartitionFacts, Stale, StartDecision, StartPolicy, announce, decide,
+    AutoOffsetReset, From, PartitionFacts, Stale, StartDecision, StartPolicy, announce, decide,
 };
 pub use lookup::{Lookup, LogBounds};
