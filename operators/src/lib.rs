@@ -13,6 +13,7 @@
 pub mod batch;
 pub mod build;
 pub mod clock;
+pub mod collect_batch;
 pub mod commit;
 pub mod context;
 pub mod drive;
@@ -31,6 +32,7 @@ pub mod process;
 pub mod record;
 pub mod sink;
 pub mod source;
+pub mod stateful_map;
 pub mod status;
 pub mod steps;
 pub mod time;

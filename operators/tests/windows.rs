@@ -6,12 +6,17 @@
 
 #[path = "windows/case.rs"]
 mod case;
+#[path = "windows/cluster.rs"]
+mod cluster;
 #[path = "windows/schedule.rs"]
 mod schedule;
 
 use case::{Case, Rec, Results, Value, cases, oracle};
+use cluster::Cluster;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use schedule::{Schedule, Script};
+use tidegate_operators::process::Sabotage;
 use tidegate_operators::window::{
     AggregateError, Aggregator, Column, ColumnKind, Columns, count, first, last, max, mean, min, sum,
 };
@@ -114,6 +119,50 @@ proptest! {
         let expected = oracle(&case);
         let (results, _) = run(&case, Script { ends: true, ..Script::ALL }, columns, seed);
         prop_assert_eq!(results, expected.results);
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    // L50 A31 I9: crashes, other numbers of workers, delays and slices change no window.
+    #[test]
+    fn a_cluster_that_crashes_gives_every_window_once(case in cases(), seed in any::<u64>()) {
+        let results = Cluster::new(&case, Sabotage::default(), columns, seed).run();
+        prop_assert_eq!(results.map_err(|wrong| TestCaseError::fail(wrong.0))?, oracle(&case).results);
+    }
+}
+
+/// Runs of a broken rule until one is wrong; how many that took.
+fn runs_until_wrong(sabotage: Sabotage) -> Option<usize> {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    (1..=4000).find(|seed| {
+        let case = cases().new_tree(&mut runner).expect("every case is allowed").current();
+        let expected = oracle(&case).results;
+        // A broken step may also panic: its own checks notice.
+        let run = std::panic::AssertUnwindSafe(|| Cluster::new(&case, sabotage, columns, *seed as u64).run());
+        !matches!(std::panic::catch_unwind(run), Ok(Ok(results)) if results == expected)
+    })
+}
+
+#[test]
+fn the_cluster_notices_every_rule_that_is_taken_away() {
+    let rules = [
+        ("2.3 close_epochs_together", Sabotage { close_epochs_together: true, ..Sabotage::default() }),
+        ("2.6 do_not_freeze", Sabotage { do_not_freeze: true, ..Sabotage::default() }),
+        ("2.6 empty_frontier_is_the_end", Sabotage { empty_frontier_is_the_end: true, ..Sabotage::default() }),
+        ("2.8 ignore_buffer_stamps", Sabotage { ignore_buffer_stamps: true, ..Sabotage::default() }),
+        ("2.8 largest_watermark", Sabotage { largest_watermark: true, ..Sabotage::default() }),
+        ("2.8 forget_lateness_hold", Sabotage { forget_lateness_hold: true, ..Sabotage::default() }),
+        (
+            "2.9 sessions_ignore_partition_watermark",
+            Sabotage { sessions_ignore_partition_watermark: true, ..Sabotage::default() },
+        ),
+    ];
+    for (rule, sabotage) in rules {
+        let runs = runs_until_wrong(sabotage);
+        println!("{rule}: noticed after {runs:?} runs");
+        assert!(runs.is_some(), "{rule}: nobody noticed in 4000 runs");
     }
 }
 

@@ -26,6 +26,7 @@ mod panes;
 mod sessions;
 mod spec;
 mod state;
+mod step;
 
 pub use aggregate::{
     Aggregate, AggregateError, Aggregator, And, Count, First, Last, Max, Mean, Min, Sum, count, first, last,
@@ -35,4 +36,5 @@ pub use columns::{Column, ColumnKind, Columns, Scalar};
 pub use number::{ExactSum, Number, Numeric};
 pub use order::{Order, PartitionNames};
 pub use spec::{Session, Sliding, Tumbling, WindowError, WindowKind, WindowSpec};
-pub use state::{Closing, Fired, Taken, WindowRecord, WindowState, Windowed};
+pub use state::{Fired, WindowRecord, WindowState, Windowed};
+pub use step::{LatePolicy, WINDOW_STATE_VERSION, WindowLogic, WindowSettings, window};

@@ -6,9 +6,9 @@
 use super::aggregate::{AggregateError, Aggregator};
 use super::order::PartitionNames;
 use super::spec::last_start;
-use super::state::{Closing, Fired, OpenCursor, Taken, WindowRecord, Windowed};
+use super::state::{Fired, OpenCursor, WindowRecord, Windowed};
 use crate::keyed::rows::{parse_time, time_bytes};
-use crate::keyed::{KeyRow, StateError, StepRows};
+use crate::keyed::{Applied, Closing, KeyRow, StateError, StepRows};
 use bytes::Bytes;
 use hashbrown::HashTable;
 use std::collections::BTreeMap;
@@ -138,7 +138,7 @@ impl<S: Clone> Panes<S> {
         input: &A::Input,
         names: &PartitionNames,
         kept: bool,
-    ) -> Result<Taken, AggregateError> {
+    ) -> Result<Applied, AggregateError> {
         let event = record.order.event.0;
         let outside = AggregateError::EventTime(event);
         let last = last_start(event, self.every, self.align).ok_or(outside.clone())?;
@@ -153,7 +153,7 @@ impl<S: Clone> Panes<S> {
             .take_while(|end| self.panes.get(end).is_none_or(|pane| pane.frozen.is_none()))
             .count();
         if windows == 0 {
-            return Ok(Taken::Late);
+            return Ok(Applied::Late);
         }
         if windows > 1 && aggregate.can_refuse() {
             let fresh = aggregate.start();
@@ -183,7 +183,7 @@ impl<S: Clone> Panes<S> {
                 self.rows += 1;
             }
         }
-        Ok(Taken::Taken)
+        Ok(Applied::Taken)
     }
 
     pub(super) fn close<T, A: Aggregator<T, State = S>>(

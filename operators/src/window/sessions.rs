@@ -10,9 +10,9 @@
 use super::aggregate::{AggregateError, Aggregator};
 use super::order::{PartitionNames, decode, encode};
 use super::spec::{WindowKind, WindowSpec};
-use super::state::{Closing, Fired, OpenCursor, Taken, WindowRecord, Windowed};
+use super::state::{Fired, OpenCursor, WindowRecord, Windowed};
 use crate::keyed::rows::{parse_time, time_bytes};
-use crate::keyed::{KeyRow, StateError, StepRows};
+use crate::keyed::{Applied, Closing, KeyRow, StateError, StepRows};
 use bytes::Bytes;
 use hashbrown::HashTable;
 use std::cmp::Reverse;
@@ -165,10 +165,10 @@ impl<S: Clone> Sessions<S> {
         input: &A::Input,
         names: &PartitionNames,
         rows: &mut StepRows,
-    ) -> Result<Taken, AggregateError> {
+    ) -> Result<Applied, AggregateError> {
         let event = record.order.event.0;
         if event.saturating_add(self.lateness) < record.watermark.0 {
-            return Ok(Taken::Late);
+            return Ok(Applied::Late);
         }
         if event.checked_add(self.gap).is_none() || event == i64::MIN {
             return Err(AggregateError::EventTime(event));
@@ -211,7 +211,7 @@ impl<S: Clone> Sessions<S> {
                 self.dirty.push(handle);
             }
         }
-        Ok(Taken::Taken)
+        Ok(Applied::Taken)
     }
 
     fn insert_key(&mut self, hash: KeyHash, key: Option<&[u8]>) -> u32 {

@@ -5,7 +5,7 @@ use super::order::{Order, PartitionNames};
 use super::panes::Panes;
 use super::sessions::Sessions;
 use super::spec::{WindowError, WindowSpec};
-use crate::keyed::{KeyRow, StateError, StepRows};
+use crate::keyed::{Applied, Closing, KeyRow, StateError, StepRows};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tidegate_recovery::{EventTime, KeyHash};
@@ -48,24 +48,6 @@ pub struct WindowRecord<'a, T> {
     pub watermark: EventTime,
     /// The value.
     pub value: &'a T,
-}
-
-/// What became of a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// At least one window took it.
-    Taken,
-    /// Every window that it belongs to was closed.
-    Late,
-}
-
-/// Whether there is more to give out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closing {
-    /// Everything that was asked for is given out.
-    Done,
-    /// The slice is full: call again.
-    More,
 }
 
 /// The windows of one worker.
@@ -135,7 +117,7 @@ impl<T, A: Aggregator<T>> WindowState<T, A> {
         &mut self,
         record: WindowRecord<'_, T>,
         rows: &mut StepRows,
-    ) -> Result<Taken, AggregateError> {
+    ) -> Result<Applied, AggregateError> {
         self.aggregate.input(record.value, &mut self.input)?;
         let Self { aggregate, names, input, .. } = self;
         match &mut self.windows {

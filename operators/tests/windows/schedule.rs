@@ -5,9 +5,9 @@ use bytes::Bytes;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::collections::BTreeMap;
 use tidegate_operators::element::PartitionId;
-use tidegate_operators::keyed::{KeyedRow, StepRows, read_row};
+use tidegate_operators::keyed::{Applied, Closing, KeyedRow, StepRows, read_row};
 use tidegate_operators::window::{
-    Aggregator, Closing, Fired, Order, PartitionNames, Taken, WindowKind, WindowRecord, WindowState,
+    Aggregator, Fired, Order, PartitionNames, WindowKind, WindowRecord, WindowState,
 };
 use tidegate_recovery::rows::RowChange;
 use tidegate_recovery::{BUCKETS, EventTime, KeyHash, RestoredRow, RowRoute, StepNumber, TopicPartition};
@@ -167,7 +167,7 @@ where
             watermark: EventTime(own.max(*bucket).max(machine.acted)),
             value: rec,
         };
-        if machine.windows.apply(record, &mut machine.rows) == Ok(Taken::Late) {
+        if machine.windows.apply(record, &mut machine.rows) == Ok(Applied::Late) {
             self.late += 1;
         }
     }
