@@ -14,6 +14,7 @@ mod librdkafka;
 mod loops;
 mod machine;
 mod report;
+mod scaling;
 mod store;
 mod suite;
 mod topics;
@@ -45,6 +46,8 @@ enum Subcommands {
     Loop(loops::LoopArgs),
     /// Runs one task over a recovery store: what `run` starts.
     Store(store::StoreArgs),
+    /// Runs a count per key over an in-memory source: what `run` starts.
+    Scaling(scaling::ScalingArgs),
     /// Starts a broker with a filled topic and an empty one, prints how to reach them, and ends with its stdin: for
     /// trying and profiling one program.
     Hold(WorkloadArgs),
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Subcommands::Run(args) => run(&args),
         Subcommands::Loop(args) => loops::run(&args),
         Subcommands::Store(args) => store::run(&args),
+        Subcommands::Scaling(args) => scaling::run(&args),
         Subcommands::Hold(args) => hold(&args),
     };
     match outcome {
@@ -102,6 +106,7 @@ fn run(args: &RunArgs) -> Result<()> {
     let workload = Workload { records, keys: args.workload.keys, partitions: args.workload.partitions };
     let mut report = Report::default();
     store::compare(rounds, &mut report)?;
+    scaling::compare(&workload, rounds, &mut report)?;
 
     let bench_broker = broker::BenchBroker::start(records)?;
     let kafka = bench_broker.broker().kafka();
