@@ -13,15 +13,18 @@
 //! unacknowledged and is done again after the restart. There is no time-out: while a broker is away the epoch
 //! stays open.
 //!
+//! **One bad record.** A broker refuses whole batches, and not every broker says which record is to blame. So the
+//! records of a refused batch are tried again, each in a batch of its own, by a second producer that lives for
+//! just that; meanwhile no new record is taken.
+//!
 //! **Order.** Records of a partition are written in their order, also when they are sent again (idempotence). One
-//! exception: when a broker refuses a record, the others of its batch are sent again behind what was queued
-//! meanwhile.
+//! exception: the good records of a refused batch come behind what was on its way when it was refused.
 //!
 //! **Timestamps** are kept. The library writes "now" for 0 and the protocol reads -1 as none, so a record dated 0
 //! or before 1970 is refused and not changed in silence.
 
 use super::config::ProducerConfig;
-use super::raw::{Client, Code, Kind, Message, Outgoing, Queue, Topic};
+use super::raw::{Client, Code, Kind, Message, Outgoing, Properties, Queue, Topic};
 use super::reaper;
 use super::wake::{Ready, Wake};
 use crate::element::{Element, Header, Record};
@@ -29,6 +32,7 @@ use crate::fault::Fault;
 use crate::sink::{Refused, SinkWriter, Ticket};
 use rdkafka_sys::bindings::RD_KAFKA_EVENT_DR;
 use std::cell::RefCell;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -60,9 +64,21 @@ struct Shared {
     in_flight_bytes: usize,
     records_max: usize,
     bytes_max: usize,
-    again: VecDeque<Again>,
+    /// Records of refused batches that are not tried yet.
+    suspects: VecDeque<Suspect>,
+    trial: Option<Trial>,
+    config: ProducerConfig,
     fault: Option<Fault>,
     worker: WorkerIndex,
+}
+
+/// A producer that sends every record in a batch of its own.
+struct Trial {
+    topics: HashMap<usize, Topic>,
+    queue: Queue,
+    client: Arc<Client>,
+    /// Records that it was given and that are not decided.
+    open: usize,
 }
 
 struct Writer {
@@ -102,8 +118,8 @@ struct Chunks {
     free: Vec<u32>,
 }
 
-/// A record that has to be sent again by us.
-struct Again {
+/// A record of a refused batch.
+struct Suspect {
     tag: usize,
     writer: usize,
     key: Option<Vec<u8>>,
@@ -133,8 +149,7 @@ impl KafkaProducer {
     /// Makes the worker's producer; does not wait for a broker.
     pub fn new(config: &ProducerConfig, worker: WorkerIndex) -> Result<KafkaProducer, Fault> {
         let properties = config.properties(&format!("-w{worker}"));
-        let client = Client::new(Kind::Producer, &properties, RD_KAFKA_EVENT_DR)
-            .map_err(|error| Fault::new(ErrorClass::Config, format!("the kafka producer: {error}")))?;
+        let client = new_client(&properties)?;
         let wake = Arc::new(Wake::default());
         let ready = Ready::new(&wake);
         let mut main = Queue::of_producer(&client);
@@ -150,7 +165,9 @@ impl KafkaProducer {
             in_flight_bytes: 0,
             records_max: config.in_flight_records,
             bytes_max: config.in_flight_bytes,
-            again: VecDeque::new(),
+            suspects: VecDeque::new(),
+            trial: None,
+            config: config.clone(),
             fault: None,
             worker,
         }))))
@@ -160,8 +177,7 @@ impl KafkaProducer {
     pub fn writer(&self, topic: &str) -> Result<KafkaWriter, Fault> {
         let mut shared = self.0.borrow_mut();
         let client = shared.client.as_ref().expect("the client is there until the producer is dropped");
-        let handle = Topic::new(client, topic)
-            .map_err(|code| Fault::new(ErrorClass::Config, format!("topic `{topic}`: {code}")))?;
+        let handle = Topic::new(client, topic).map_err(|code| no_topic(topic, code))?;
         shared.writers.push(Writer {
             topic: handle,
             name: topic.to_owned(),
@@ -176,9 +192,12 @@ impl KafkaProducer {
 
 impl Shared {
     fn has_room(&self) -> bool {
-        // One record is always allowed, however large.
+        // One record is always allowed, however large. While suspects are tried nothing may overtake them.
         self.in_flight_records == 0
-            || (self.in_flight_records < self.records_max && self.in_flight_bytes < self.bytes_max)
+            || (self.in_flight_records < self.records_max
+                && self.in_flight_bytes < self.bytes_max
+                && self.suspects.is_empty()
+                && self.trial.is_none())
     }
 
     /// Takes the delivery reports that are there.
@@ -187,26 +206,16 @@ impl Shared {
             let mut main = self.main.take().expect("the queue is there until the producer is dropped");
             main.delivery_reports(|message, tag| self.report(message, tag));
             self.main = Some(main);
-        }
-        while let Some(record) = self.again.pop_front() {
-            let outgoing = Outgoing {
-                key: record.key.as_deref(),
-                value: record.value.as_deref(),
-                timestamp: record.timestamp,
-                headers: &record.headers,
-                tag: record.tag,
-            };
-            match self.writers[record.writer].topic.produce(&outgoing) {
-                Ok(()) => {}
-                Err(Code::QUEUE_FULL) => {
-                    self.again.push_front(record);
-                    break;
-                }
-                Err(code) => {
-                    let bytes = size_of(outgoing.key, outgoing.value);
-                    self.decided(record.tag, bytes, Some((code, code.to_string())));
-                }
+            if let Some(mut trial) = self.trial.take() {
+                trial.queue.delivery_reports(|message, tag| {
+                    trial.open -= 1;
+                    self.decided(tag, size_of(message.key(), message.value()), message_error(message));
+                });
+                self.trial = Some(trial);
             }
+        }
+        if !self.suspects.is_empty() || self.trial.is_some() {
+            self.try_suspects()?;
         }
         match &self.fault {
             Some(fault) => Err(fault.clone()),
@@ -214,12 +223,11 @@ impl Shared {
         }
     }
 
+    /// What the main producer reports of one record.
     fn report(&mut self, message: &Message, tag: usize) {
-        let bytes = size_of(message.key(), message.value());
-        match message.error() {
-            None => self.decided(tag, bytes, None),
-            // Another record of the same batch was refused; this one was not written.
-            Some(Code::INVALID_DIFFERENT_RECORD) => {
+        let error = message_error(message);
+        match &error {
+            Some((code, _)) if code.refuses_a_batch() => {
                 let mut headers = Vec::new();
                 message.headers(|name, value| {
                     headers.push(Header {
@@ -227,7 +235,7 @@ impl Shared {
                         value: value.map(bytes::Bytes::copy_from_slice),
                     });
                 });
-                self.again.push_back(Again {
+                self.suspects.push_back(Suspect {
                     tag,
                     writer: self.chunks.slots[tag >> PLACE_BITS].writer,
                     key: message.key().map(<[u8]>::to_vec),
@@ -236,8 +244,57 @@ impl Shared {
                     headers,
                 });
             }
-            Some(code) => self.decided(tag, bytes, Some((code, message.error_text()))),
+            _ => self.decided(tag, size_of(message.key(), message.value()), error),
         }
+    }
+
+    /// Begins to try the suspects when nothing else is on its way, goes on while the client has room, and ends
+    /// when all are decided.
+    fn try_suspects(&mut self) -> Result<(), Fault> {
+        let mut trial = match self.trial.take() {
+            Some(trial) => trial,
+            None if self.in_flight_records > self.suspects.len() => return Ok(()),
+            None => {
+                tracing::warn!(
+                    worker = %self.worker,
+                    records = self.suspects.len(),
+                    "a broker refused a batch: its records are tried one by one"
+                );
+                Trial::new(&self.config, self.worker, &self.ready)?
+            }
+        };
+        while let Some(suspect) = self.suspects.pop_front() {
+            let topic = match trial.topics.entry(suspect.writer) {
+                Entry::Occupied(topic) => topic.into_mut(),
+                Entry::Vacant(place) => {
+                    let name = &self.writers[suspect.writer].name;
+                    place.insert(Topic::new(&trial.client, name).map_err(|code| no_topic(name, code))?)
+                }
+            };
+            match topic.produce(&Outgoing {
+                key: suspect.key.as_deref(),
+                value: suspect.value.as_deref(),
+                timestamp: suspect.timestamp,
+                headers: &suspect.headers,
+                tag: suspect.tag,
+            }) {
+                Ok(()) => trial.open += 1,
+                Err(Code::QUEUE_FULL) => {
+                    self.suspects.push_front(suspect);
+                    break;
+                }
+                Err(code) => {
+                    let bytes = size_of(suspect.key.as_deref(), suspect.value.as_deref());
+                    self.decided(suspect.tag, bytes, Some((code, code.to_string())));
+                }
+            }
+        }
+        if trial.open > 0 || !self.suspects.is_empty() {
+            self.trial = Some(trial);
+        } else {
+            trial.close(self.worker);
+        }
+        Ok(())
     }
 
     /// One record is written, refused, or the reason why the run ends.
@@ -277,13 +334,10 @@ impl Shared {
     fn verdict(&self, code: Code, text: &str, topic: &str) -> Verdict {
         let fault = |class, text: String| Verdict::Fault(Fault::new(class, text));
         match code {
-            Code::MSG_SIZE_TOO_LARGE
-            | Code::RECORD_LIST_TOO_LARGE
-            | Code::INVALID_TIMESTAMP
-            | Code::INVALID_RECORD
-            | Code::INVALID_MSG
-            | Code::INVALID_ARG
-            | Code::UNKNOWN_PARTITION => Verdict::Refused(format!("topic `{topic}`: {code:?}: {text}")),
+            Code::INVALID_ARG | Code::UNKNOWN_PARTITION => {
+                Verdict::Refused(format!("topic `{topic}`: {code:?}: {text}"))
+            }
+            code if code.refuses_a_batch() => Verdict::Refused(format!("topic `{topic}`: {code:?}: {text}")),
             code if code.is_missing() => fault(
                 ErrorClass::Missing,
                 format!("topic `{topic}` does not exist any more (operation Write): {text}"),
@@ -299,6 +353,46 @@ impl Shared {
             }
         }
     }
+}
+
+impl Trial {
+    fn new(config: &ProducerConfig, worker: WorkerIndex, ready: &Arc<Ready>) -> Result<Trial, Fault> {
+        let mut properties = config.properties(&format!("-w{worker}-trial"));
+        properties.insert("batch.num.messages".to_owned(), "1".to_owned());
+        properties.insert("linger.ms".to_owned(), "0".to_owned());
+        let client = new_client(&properties)?;
+        let mut queue = Queue::of_producer(&client);
+        queue.signal_with(ready.clone());
+        Ok(Trial { topics: HashMap::new(), queue, client, open: 0 })
+    }
+
+    fn close(self, worker: WorkerIndex) {
+        let Trial { topics, queue, client, .. } = self;
+        drop((topics, queue));
+        close(format!("trial producer of worker {worker}"), client);
+    }
+}
+
+fn new_client(properties: &Properties) -> Result<Arc<Client>, Fault> {
+    Client::new(Kind::Producer, properties, RD_KAFKA_EVENT_DR)
+        .map_err(|error| Fault::new(ErrorClass::Config, format!("the kafka producer: {error}")))
+}
+
+fn no_topic(name: &str, code: Code) -> Fault {
+    Fault::new(ErrorClass::Config, format!("topic `{name}`: {code}"))
+}
+
+fn message_error(message: &Message) -> Option<(Code, String)> {
+    let code = message.error()?;
+    Some((code, message.produce_error_text().unwrap_or_else(|| code.to_string())))
+}
+
+/// What is still with the client was not acknowledged, so nobody counts on it.
+fn close(name: String, client: Arc<Client>) {
+    reaper::close(name, move || {
+        client.purge();
+        drop(client);
+    });
 }
 
 enum Verdict {
@@ -435,14 +529,12 @@ impl Drop for Shared {
         // Topics and queue live inside the client and go first, here.
         self.writers.clear();
         self.main = None;
-        let client = self.client.take();
-        reaper::close(format!("producer of worker {}", self.worker), move || {
-            if let Some(client) = &client {
-                // What is still here was not acknowledged, so nobody counts on it.
-                client.purge();
-            }
-            drop(client);
-        });
+        if let Some(trial) = self.trial.take() {
+            trial.close(self.worker);
+        }
+        if let Some(client) = self.client.take() {
+            close(format!("producer of worker {}", self.worker), client);
+        }
     }
 }
 

@@ -37,7 +37,7 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     let scope = build.scope();
     let mut builder = OperatorBuilder::new(step.to_string(), scope);
     let info = builder.operator_info();
-    let mut input = builder.new_input(stream, Pipeline);
+    let mut input = builder.new_input(stream, crate::record::exchange_by_key(context.peers()));
     let (results, result_stream) = builder.new_output::<Parcel<Element<L::Out>>>();
     let mut results = OutputBuilder::<Time, ResultsOutput<L::Out>>::from(results);
     // Disconnected: what the step holds there is its own capability, moved once per commit epoch.
