@@ -8,12 +8,13 @@ use crate::build::{FlowBuild, SnapshotRows};
 use crate::context::{Hold, StepHandle, WorkerContext};
 use crate::element::{Data, Element, Keyed};
 use crate::frontier::FrontierHands;
-use crate::record::{OnError, exchange_by_key};
+use crate::record::OnError;
 use crate::time::Time;
 use std::time::Duration;
 use tidegate_recovery::{Epoch, EventTime, RowBuffer, StepId};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::operators::Capability;
+use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::{OutputBuilder, OutputBuilderSession};
 use timely::scheduling::Activator;
@@ -36,7 +37,7 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     let scope = build.scope();
     let mut builder = OperatorBuilder::new(step.to_string(), scope);
     let info = builder.operator_info();
-    let mut input = builder.new_input(stream, exchange_by_key(context.peers()));
+    let mut input = builder.new_input(stream, Pipeline);
     let (results, result_stream) = builder.new_output::<Parcel<Element<L::Out>>>();
     let mut results = OutputBuilder::<Time, ResultsOutput<L::Out>>::from(results);
     // Disconnected: what the step holds there is its own capability, moved once per commit epoch.
