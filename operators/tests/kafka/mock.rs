@@ -164,7 +164,7 @@ fn a_commit_is_answered_and_a_failed_one_says_which_offset() {
     let mut reader = open(options(&kafka, "g"), starts("t", &[0, 0]));
     Read::default().until_positions(&mut reader, &[5, 0]);
     let offsets = [(PartitionId(0), NextOffset(3)), (PartitionId(1), NextOffset(0))];
-    let mut outcome = |reader: &mut tidegate_operators::kafka::KafkaReader| {
+    let outcome = |reader: &mut tidegate_operators::kafka::KafkaReader| {
         wait::until("the commit is answered", SOON, || {
             reader.poll(ALL, &mut Vec::new()).unwrap();
             reader.commit_outcomes().pop()

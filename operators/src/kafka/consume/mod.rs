@@ -332,7 +332,12 @@ impl SourceReader for KafkaReader {
                     Some((tag, _)) => sent = Some(*tag),
                     // Refused at once, or nothing to do without partitions.
                     None => {
-                        return self.commit.outcomes.drain(before..).find_map(|o| o.error).map_or(Ok(()), Err);
+                        return self
+                            .commit
+                            .outcomes
+                            .drain(before..)
+                            .find_map(|o| o.error)
+                            .map_or(Ok(()), Err);
                     }
                 }
             }
