@@ -72,6 +72,7 @@ impl Connections {
             on_out_of_range: out_of_range(self.consumer.on_out_of_range),
         };
         let mut reader = KafkaReader::open(options, starts)?;
+        reader.expect_partitions(&self.partition_counts());
         if !chosen.is_empty() {
             reader.commit_and_wait(&chosen, self.commit_deadline).map_err(|reason| {
                 Fault::new(
@@ -81,6 +82,20 @@ impl Connections {
             })?;
         }
         Ok(reader)
+    }
+}
+
+impl Connections {
+    /// How many partitions each topic had at the start: more of them are announced.
+    fn partition_counts(&self) -> Vec<(Arc<str>, usize)> {
+        let mut counts: Vec<(Arc<str>, usize)> = Vec::new();
+        for plan in &self.start.partitions {
+            match counts.last_mut() {
+                Some((topic, count)) if *topic == plan.partition.topic => *count += 1,
+                _ => counts.push((plan.partition.topic.clone(), 1)),
+            }
+        }
+        counts
     }
 }
 

@@ -547,12 +547,17 @@ fn close(outcome: Outcome<()>) -> Result<u8, Cause> {
     if !outcome.stuck.is_empty() {
         tracing::error!(workers = ?outcome.stuck, "these workers did not leave in time");
     }
-    for client in reaper::wait(CLOSE_DEADLINE) {
+    let open = reaper::wait(CLOSE_DEADLINE);
+    for client in &open {
         tracing::warn!(client, "a client did not close in time");
     }
     match outcome.cause {
         None => tracing::info!("done"),
         Some(cause) => say(&cause),
+    }
+    if !open.is_empty() {
+        // The C library's exit handlers would run beside threads of the client that still work.
+        signal_hook::low_level::exit(i32::from(code));
     }
     Ok(code)
 }
