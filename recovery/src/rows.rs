@@ -216,7 +216,13 @@ mod tests {
                 sub: b"",
                 change: RowChange::Put(&long),
             },
-            RowRef { step: StepNumber(0), route: RowRoute::Partition, key: b"", sub: b"s", change: RowChange::Delete },
+            RowRef {
+                step: StepNumber(0),
+                route: RowRoute::Partition,
+                key: b"",
+                sub: b"s",
+                change: RowChange::Delete,
+            },
             RowRef {
                 step: StepNumber(1),
                 route: RowRoute::Bucket(Bucket(0)),
