@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tidegate_recovery::ProcessIndex;
 
-/// Most callers whose handshake is not complete.
+/// Most callers whose handshake is not complete, besides two for each process of the cluster.
 const CALLERS_MAX: usize = 64;
 /// Least time between two lines about strangers.
 const STRANGER_LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -109,6 +109,7 @@ struct Callers {
 /// Accepts connections until this process leaves.
 pub(crate) fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
     let callers = Arc::new(Mutex::new(Callers::default()));
+    let callers_max = CALLERS_MAX + 2 * shared.spec.processes();
     let strangers = Arc::new(Mutex::new(StrangerLog::default()));
     loop {
         let accepted = listener.accept();
@@ -128,7 +129,7 @@ pub(crate) fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
             let mut callers = lock(&callers);
             callers.next += 1;
             let number = callers.next;
-            if callers.waiting.len() >= CALLERS_MAX
+            if callers.waiting.len() >= callers_max
                 && let Some((_, oldest)) = callers.waiting.pop_front()
             {
                 // Its thread finds the connection closed and reports it.

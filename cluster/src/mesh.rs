@@ -326,8 +326,9 @@ impl Shared {
         if state.peers[index].link.as_ref().is_none_or(|link| link.id != id) {
             return false;
         }
+        let mut cause = None;
         match message {
-            Message::Beat => {}
+            Message::Beat => return true,
             Message::Ready { runs } => self.assemble(&mut state, Event::Ready(peer, runs)),
             Message::Fixed { runs } => {
                 if state.phase == Phase::Assembling && peer.0 == 0 {
@@ -337,7 +338,7 @@ impl Shared {
                     } else {
                         let text = "a process was lost while the cluster came up: the list of runs that \
                                     process 0 fixed is not the one that this process is connected with";
-                        self.supervisor.report(Cause::lost(peer, text.into()));
+                        cause = Some(Cause::lost(peer, text.into()));
                     }
                 }
             }
@@ -345,15 +346,15 @@ impl Shared {
                 state.peers[index].inbox.push_back(message);
             }
             Message::Leave(leave) => {
-                let from = self.described(peer, state.peers[index].run_id);
-                let assembling = state.phase == Phase::Assembling;
-                if let Leave::Fault(cause) = &leave {
-                    let cause = cause.clone().received(peer, &from);
-                    state.peers[index].trouble = Some(cause.to_string());
+                if let Leave::Fault(sent) = &leave {
+                    let from = self.described(peer, state.peers[index].run_id);
+                    let fault = sent.clone().received(peer, &from);
+                    state.peers[index].trouble = Some(fault.to_string());
                     // While the cluster gathers, a peer that fails may come back. But a disagreement does not
                     // heal, and without process 0 there is no cluster to wait for.
-                    if !assembling || peer.0 == 0 || cause.class == ErrorClass::Config {
-                        self.supervisor.report(cause);
+                    let assembling = state.phase == Phase::Assembling;
+                    if !assembling || peer.0 == 0 || fault.class == ErrorClass::Config {
+                        cause = Some(fault);
                     }
                 } else {
                     tracing::info!(peer = peer.0, leave = ?leave, "a peer left");
@@ -362,6 +363,10 @@ impl Shared {
             }
         }
         drop(state);
+        // Not under the lock: the supervisor calls others, who may look at the cluster.
+        if let Some(cause) = cause {
+            self.supervisor.report(cause);
+        }
         self.changed.notify_all();
         true
     }
@@ -381,22 +386,31 @@ impl Shared {
     /// Link `id` to a peer is gone.
     pub(crate) fn lost(&self, peer: ProcessIndex, id: u64, why: &str) {
         let mut state = self.lock();
-        let place = &state.peers[peer.0 as usize];
-        if place.link.as_ref().is_none_or(|link| link.id != id) {
+        let is_current = |state: &State| {
+            let link = state.peers[peer.0 as usize].link.as_ref();
+            link.is_some_and(|link| link.id == id)
+        };
+        if !is_current(&state) {
             return;
         }
+        let place = &state.peers[peer.0 as usize];
         let text = format!("{} is lost: {why}", self.described(peer, place.run_id));
-        match (state.phase, &place.left) {
-            (Phase::Leaving, _) | (Phase::Fixed(_), Some(_)) => self.vacate(&mut state, peer, None),
-            (Phase::Assembling, Some(Leave::Fault(_))) => self.vacate(&mut state, peer, None),
-            (Phase::Assembling, _) => self.vacate(&mut state, peer, Some(text)),
+        let trouble = match (state.phase, &place.left) {
+            (Phase::Leaving, _) | (_, Some(Leave::Fault(_))) | (Phase::Fixed(_), Some(_)) => None,
+            (Phase::Assembling, Some(Leave::Done | Leave::Stopped) | None) => Some(text),
             (Phase::Fixed(_), None) => {
+                drop(state);
                 // If this process stood still, it is the one that was lost: the check records that first.
                 let _ = self.liveness.check();
                 self.supervisor.report(Cause::lost(peer, text.clone()));
-                self.vacate(&mut state, peer, Some(text));
+                state = self.lock();
+                if !is_current(&state) {
+                    return;
+                }
+                Some(text)
             }
-        }
+        };
+        self.vacate(&mut state, peer, trouble);
     }
 
     pub(crate) fn writer_starts(&self) {

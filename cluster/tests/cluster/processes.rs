@@ -1,6 +1,7 @@
 //! Real processes: this test binary starts itself, once per member of a cluster, and sends it signals.
 
 use crate::support::{PATIENCE, free_addresses, wait_until};
+use rand::{Rng, SeedableRng, rngs::StdRng};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -8,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tidegate_cluster::{
-    Assignment, Cause, ClusterError, ClusterSpec, EpochClock, Identity, Joined, Mesh, Supervisor, Timeouts,
-    WorkerContext, new_run_id, worker_config,
+    Assignment, Cause, ClusterError, ClusterSpec, EpochClock, HardExit, Identity, Joined, Mesh, Supervisor,
+    Timeouts, WorkerContext, new_run_id, worker_config,
 };
 use tidegate_recovery::{Epoch, FlowFingerprint, Generation};
 use timely::dataflow::InputHandle;
@@ -55,8 +56,18 @@ fn member() {
     };
     eprintln!("joined generation {}", joined.generation());
     let liveness = joined.liveness();
-    let task = task.to_string();
+    let (task, hangs) = match task {
+        "hang" => ("panic".to_string(), true),
+        other => (other.to_string(), false),
+    };
     let outcome = joined.execute(worker_config(), move |worker, context| work(worker, context, &task));
+    if hangs {
+        // As a client that waits for ever for its broker when it is closed.
+        let _armed = HardExit::arm(Duration::from_millis(300), outcome.exit_code()).unwrap();
+        loop {
+            std::thread::park();
+        }
+    }
     if let Some(cause) = &outcome.cause {
         eprintln!("cause {cause}");
         eprintln!("may commit: {}", liveness.check().is_ok());
@@ -350,5 +361,58 @@ fn a_swapped_list_on_one_host_is_told_by_the_process_that_is_there() {
         let (code, cause) = process.end();
         assert_eq!(code, Some(78), "{cause}");
         assert!(cause.contains("the process index of this place is"), "{cause}");
+    }
+}
+
+#[test] // I10
+fn a_process_that_hangs_while_it_closes_is_ended_with_its_exit_code() {
+    let (_, mut processes) = running(1, 1, Duration::from_secs(1), |_| "hang");
+    assert_eq!(processes[0].exit().code(), Some(70));
+}
+
+/// A process is killed at a random moment of the start or of the work; whoever exits with 75 is started
+/// again, as an orchestrator does, until all have done their work. TIDEGATE_CLUSTER_ROUNDS sets how often,
+/// TIDEGATE_CLUSTER_SEED where to begin.
+#[test] // C1, C3, C14, I8
+fn a_cluster_converges_when_a_process_is_killed_at_any_moment() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let rounds = number("TIDEGATE_CLUSTER_ROUNDS").unwrap_or(12);
+    let first = number("TIDEGATE_CLUSTER_SEED").unwrap_or_else(|| rand::rngs::StdRng::from_os_rng().random());
+    for seed in (0..rounds).map(|round| first.wrapping_add(round)) {
+        println!("seed {seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let addresses = free_addresses(3);
+        let timeout = Duration::from_secs(2);
+        let start = |index: u32| Process::start(index, &addresses, 1, "orders", timeout, "sum");
+        let mut processes: Vec<Process> = (0..3).map(start).collect();
+        let victim = random.random_range(0..3_usize);
+        let after = Duration::from_micros(random.random_range(0..120_000));
+        let started = Instant::now();
+        wait_until("the moment of the kill", || started.elapsed() >= after);
+        // It may have ended.
+        let _ = processes[victim].child.kill();
+        let mut done = [false; 3];
+        let mut restarts = 0;
+        let deadline = Instant::now() + PATIENCE;
+        while !done.iter().all(|done| *done) {
+            assert!(Instant::now() < deadline, "seed {seed}: not converged after {restarts} restarts");
+            for index in 0..3 {
+                let Some(status) = processes[index].child.try_wait().unwrap() else { continue };
+                match status.code() {
+                    Some(0) => done[index] = true,
+                    // Killed when the work was done: the others need it no more.
+                    None if done.iter().any(|done| *done) => done[index] = true,
+                    None | Some(75) => {
+                        restarts += 1;
+                        processes[index] = start(index as u32);
+                    }
+                    Some(code) => panic!(
+                        "seed {seed}: process {index} exited with {code}: {:?}",
+                        processes[index].lines
+                    ),
+                }
+            }
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
     }
 }
