@@ -7,11 +7,13 @@
 
 mod flows;
 mod offsets;
+mod oracle;
 mod store;
 mod workers;
 mod world;
 
 use flows::Flow;
+use oracle::Kind;
 use std::time::Duration;
 use tidegate_operators::limits::Limits;
 use tidegate_operators::process::{DeliveryGuarantee, Sabotage};
@@ -49,7 +51,9 @@ fn is_caught(seeds: u64, plan: &Plan) -> String {
     for seed in 0..seeds {
         if let Err(error) = run(seed, plan) {
             let first = error.lines().next().unwrap_or_default().to_owned();
-            eprintln!("{:?}: caught by {first}", plan.flow);
+            let all = format!("{:?}", plan.sabotage);
+            let rule = all.split(['{', ',', '}']).find(|part| part.ends_with("true")).unwrap_or("nothing");
+            eprintln!("{rule} ({:?}) is caught: {first}", plan.flow);
             return error;
         }
     }
@@ -92,6 +96,162 @@ fn the_smallest_limits_slow_a_flow_and_do_not_stop_it() {
         ..Plan::new(Flow::Records).limits
     };
     holds(20, &Plan { limits, records: 80, generations: 1, ..Plan::new(Flow::Records) });
+}
+
+fn windows(kind: Kind) -> Plan {
+    Plan::new(Flow::Windows(kind))
+}
+
+const TUMBLING: Kind = Kind::Tumbling { size: 100 };
+const SLIDING: Kind = Kind::Sliding { size: 150, every: 50 };
+const SESSION: Kind = Kind::Session { gap: 70 };
+
+#[test]
+fn windows_are_the_recounted_ones_through_kills_stops_and_rescales() {
+    // L9, L38, E39
+    let sum = holds(40, &windows(TUMBLING));
+    assert!(sum.late > 0, "some records are late, and refused");
+    holds(25, &windows(SLIDING));
+}
+
+#[test]
+fn sessions_are_the_recounted_ones_through_kills_stops_and_rescales() {
+    holds(40, &windows(SESSION));
+}
+
+#[test]
+fn two_stateful_steps_in_a_row_agree_with_the_recount() {
+    holds(40, &Plan::new(Flow::Chain));
+}
+
+#[test]
+fn running_totals_count_every_record_once() {
+    // L52
+    holds(30, &Plan::new(Flow::Totals));
+}
+
+#[test]
+fn batches_without_a_store_lose_no_record() {
+    // L18, design 2.4
+    holds(40, &Plan { store: false, ..Plan::new(Flow::Batches) });
+    let limits = Limits { in_flight_records: 5, ..Plan::new(Flow::Batches).limits };
+    holds(15, &Plan { store: false, limits, ..Plan::new(Flow::Batches) });
+}
+
+#[test]
+fn batches_with_a_store_lose_no_record() {
+    holds(20, &Plan::new(Flow::Batches));
+}
+
+#[test]
+fn windows_after_an_end_come_out_whole_in_the_next_run() {
+    let plan = Plan { ends: true, ..windows(TUMBLING) };
+    holds(40, &plan);
+}
+
+fn rounds(kind: Kind) -> Plan {
+    let limits = Limits { max_skew_ms: i64::MAX / 4, ..windows(kind).limits };
+    Plan { rounds: true, idle: Duration::from_millis(1000), trouble: false, limits, ..windows(kind) }
+}
+
+#[test]
+fn silence_on_every_partition_fires_what_is_over_and_makes_nothing_late() {
+    // design 2.7, 2.10
+    holds(30, &rounds(TUMBLING));
+}
+
+#[test]
+fn a_partition_far_ahead_waits_for_the_slowest() {
+    // design 2.10
+    let limits = Limits { max_skew_ms: 500, ..windows(TUMBLING).limits };
+    // One poll of seven records in steps of at most 400 ms may pass the limit.
+    let plan = Plan { skewed: true, limits, spread_max_ms: Some(500 + 7 * 400 * 8), ..windows(TUMBLING) };
+    holds(30, &plan);
+}
+
+#[test]
+fn the_smallest_limits_do_not_stop_a_window() {
+    let limits = Limits {
+        in_flight_records: 1,
+        in_flight_bytes: 1,
+        commits_in_flight: 1,
+        sink_in_flight_bytes: 1,
+        slice_records: 1,
+        ..windows(SESSION).limits
+    };
+    holds(10, &Plan { limits, records: 60, generations: 1, ..windows(SESSION) });
+}
+
+fn with(plan: Plan, change: impl FnOnce(&mut Sabotage)) -> Plan {
+    let mut plan = plan;
+    change(&mut plan.sabotage);
+    plan
+}
+
+#[test]
+fn epochs_that_are_not_closed_one_by_one_are_caught() {
+    // design 2.3
+    is_caught(400, &with(Plan::new(Flow::Totals), |rules| rules.close_epochs_together = true));
+}
+
+#[test]
+fn an_empty_frontier_that_is_read_as_the_end_is_caught() {
+    // design 2.6
+    is_caught(200, &with(windows(TUMBLING), |rules| rules.empty_frontier_is_the_end = true));
+}
+
+#[test]
+fn watermarks_that_go_on_after_the_agreement_are_caught() {
+    // design 2.6
+    is_caught(400, &with(windows(TUMBLING), |rules| rules.do_not_freeze = true));
+}
+
+#[test]
+fn an_event_time_that_is_connected_is_caught() {
+    // design 2.7
+    is_caught(
+        10,
+        &with(Plan { must_fire: true, generations: 0, ..windows(TUMBLING) }, |rules| {
+            rules.connect_event_time = true
+        }),
+    );
+    holds(5, &Plan { must_fire: true, generations: 0, ..windows(TUMBLING) });
+}
+
+#[test]
+fn idleness_that_moves_a_hand_to_the_maximum_is_caught() {
+    // design 2.7
+    is_caught(100, &with(rounds(TUMBLING), |rules| rules.idle_to_the_maximum = true));
+}
+
+#[test]
+fn a_partition_that_is_idle_with_backlog_is_caught() {
+    // design 2.10
+    is_caught(400, &with(rounds(TUMBLING), |rules| rules.idle_with_backlog = true));
+}
+
+#[test]
+fn a_step_that_ignores_the_stamps_of_its_buffer_is_caught() {
+    // design 2.8
+    is_caught(400, &with(windows(TUMBLING), |rules| rules.ignore_buffer_stamps = true));
+}
+
+#[test]
+fn a_restart_at_the_largest_watermark_is_caught() {
+    // design 2.8
+    is_caught(1000, &with(windows(TUMBLING), |rules| rules.largest_watermark = true));
+}
+
+#[test]
+fn sessions_that_refuse_by_the_acted_on_watermark_alone_are_caught() {
+    // design 2.9
+    is_caught(400, &with(windows(SESSION), |rules| rules.sessions_ignore_partition_watermark = true));
+}
+
+#[test]
+fn a_step_that_holds_nothing_for_windows_that_may_appear_is_caught() {
+    // design 2.8
+    is_caught(1000, &with(Plan::new(Flow::Chain), |rules| rules.forget_lateness_hold = true));
 }
 
 fn broken(change: impl FnOnce(&mut Sabotage)) -> Plan {

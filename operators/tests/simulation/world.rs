@@ -47,6 +47,14 @@ pub(crate) struct Plan {
     pub(crate) stops: bool,
     pub(crate) ends: bool,
     pub(crate) peers_max: usize,
+    /// Records arrive in rounds on all partitions at once, with silence in between.
+    pub(crate) rounds: bool,
+    /// The first partition is far ahead of the others in event time.
+    pub(crate) skewed: bool,
+    /// Before the last generation, one runs until a window has fired by itself.
+    pub(crate) must_fire: bool,
+    /// How far apart the watermarks of two partitions may be, in milliseconds.
+    pub(crate) spread_max_ms: Option<i64>,
     /// How long a partition is silent before it counts as idle.
     pub(crate) idle: Duration,
     /// Out-of-orderness of the flow's event times, in milliseconds.
@@ -68,6 +76,10 @@ impl Plan {
             stops: true,
             ends: false,
             peers_max: 4,
+            rounds: false,
+            skewed: false,
+            must_fire: false,
+            spread_max_ms: None,
             idle: Duration::from_secs(100_000),
             out_of_order_ms: 50,
         }
@@ -271,6 +283,11 @@ impl World {
                 self.output.wake();
                 self.store.wake();
             }
+            90..98 if self.plan.rounds => {
+                if self.one_in(40) {
+                    self.append_round();
+                }
+            }
             90..98 => {
                 let partition = self.random.random_range(0..self.names.len());
                 let count = self.random.random_range(1..8);
@@ -289,6 +306,18 @@ impl World {
             match next.record {
                 Some(record) => self.broker.append(name, record, Some(next.event)),
                 None => self.broker.append_nothing(name),
+            }
+        }
+    }
+
+    /// The next round arrives on every partition at one moment.
+    fn append_round(&mut self) {
+        let Some(round) = self.script.iter().filter_map(|queue| Some(queue.front()?.round)).min() else {
+            return;
+        };
+        for partition in 0..self.names.len() {
+            while self.script[partition].front().is_some_and(|next| next.round == round) {
+                self.append(partition, 1);
             }
         }
     }
@@ -351,10 +380,76 @@ impl World {
                 return Err(format!("the group is beyond the end of {name}"));
             }
         }
+        if let Some(max) = self.plan.spread_max_ms {
+            let partitions =
+                cluster.processes.iter().flat_map(|process| process.status.snapshot().partitions);
+            let watermarks: Vec<i64> =
+                partitions.filter_map(|partition| Some(partition.watermark?.0)).collect();
+            if let (Some(low), Some(high)) = (watermarks.iter().min(), watermarks.iter().max())
+                && watermarks.len() == self.names.len()
+                && high - low > max
+            {
+                return Err(format!("watermarks are {} ms apart", high - low));
+            }
+        }
         self.plan.flow.check_commits(self)
     }
 
+    /// A generation that has all records and no end: some window fires by itself.
+    fn fires(&mut self) -> Result<(), String> {
+        let peers = self.random.random_range(1..=self.plan.peers_max);
+        let mut cluster = self.start(peers, false);
+        let before = self.output.len();
+        let mut actions = 0;
+        while self.output.len() == before {
+            self.act(&mut cluster, None)?;
+            if actions % 64 == 0 {
+                self.check(&cluster)?;
+            }
+            actions += 1;
+            if actions > 20_000 {
+                return Err("no window fires by itself".to_owned());
+            }
+        }
+        self.kill(cluster);
+        Ok(())
+    }
+
+    /// One line about a cluster that does not move.
+    fn where_it_stands(&self, cluster: &Cluster) -> String {
+        let mut text = String::new();
+        for process in &cluster.processes {
+            let status = process.status.snapshot();
+            text += &format!(
+                "durable {} record {:?} sinks {}; ",
+                status.durable_epoch, status.record, status.sink_bytes
+            );
+            for (worker, at) in &status.workers {
+                text += &format!(
+                    "worker {worker}: epoch {} in flight {} limit {:?} waiting {:?}; ",
+                    at.epoch, at.in_flight_records, at.limit, at.waiting
+                );
+            }
+            for at in &status.partitions {
+                text += &format!(
+                    "{}: at {:?} committed {:?} end {:?} watermark {:?} held {:?}; ",
+                    at.partition, at.position, at.committed, at.log_end, at.watermark, at.held
+                );
+            }
+        }
+        text
+    }
+
+    fn count_late(&mut self, cluster: &Cluster) {
+        for process in &cluster.processes {
+            for step in process.status.snapshot().steps.values() {
+                self.outcome.late += step.late;
+            }
+        }
+    }
+
     fn kill(&mut self, cluster: Cluster) {
+        self.count_late(&cluster);
         cluster.workers.kill();
         self.outcome.kills += 1;
         let arrived = self.random.random_bool(0.5);
@@ -375,9 +470,7 @@ impl World {
             }
             actions += 1;
             if actions > ACTIONS_MAX {
-                let status: Vec<_> =
-                    cluster.processes.iter().map(|process| process.status.snapshot()).collect();
-                return Err(format!("stuck: {status:#?}"));
+                return Err(format!("stuck: {}", self.where_it_stands(&cluster)));
             }
         }
         for worker in 0..cluster.workers.peers() {
@@ -387,11 +480,7 @@ impl World {
             }
         }
         self.check(&cluster)?;
-        for process in &cluster.processes {
-            for step in process.status.snapshot().steps.values() {
-                self.outcome.late += step.late;
-            }
-        }
+        self.count_late(&cluster);
         cluster.workers.kill();
         self.store.crash(false);
         self.output.lose_writers(|| true);
@@ -439,8 +528,13 @@ impl World {
         }
         self.calm();
         self.plan.trouble = false;
-        for partition in 0..self.names.len() {
-            self.append(partition, usize::MAX);
+        if !self.plan.must_fire || !self.plan.rounds {
+            for partition in 0..self.names.len() {
+                self.append(partition, usize::MAX);
+            }
+        }
+        if self.plan.must_fire {
+            self.fires()?;
         }
         let peers = self.random.random_range(1..=self.plan.peers_max);
         let cluster = self.start(peers, true);
