@@ -65,6 +65,13 @@ hex_id! {
     FlowFingerprint(u64), 16
 }
 
+impl Generation {
+    /// The generation after this one.
+    pub fn next(self) -> Generation {
+        Generation(self.0 + 1)
+    }
+}
+
 /// Stable id of a step, from its name in the flow.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StepId(pub Arc<str>);
@@ -84,5 +91,34 @@ impl StepId {
 impl fmt::Display for StepId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// How many processes a cluster has, and how many worker threads each of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ClusterShape {
+    /// Processes, at least 1.
+    pub processes: u32,
+    /// Worker threads of each process, at least 1.
+    pub workers_per_process: u32,
+}
+
+impl ClusterShape {
+    /// Worker threads of the whole cluster.
+    pub fn workers(self) -> usize {
+        self.processes as usize * self.workers_per_process as usize
+    }
+
+    /// The thread of `process` that is `worker`; `None` when it is another process's.
+    pub fn local(self, process: ProcessIndex, worker: WorkerIndex) -> Option<usize> {
+        let first = process.0 * self.workers_per_process;
+        let local = worker.0.checked_sub(first)?;
+        (local < self.workers_per_process).then_some(local as usize)
+    }
+}
+
+impl fmt::Display for ClusterShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x {} workers", self.processes, self.workers_per_process)
     }
 }

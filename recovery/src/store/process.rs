@@ -1,0 +1,475 @@
+//! One process's side of a commit epoch: its rows become a segment, and old rows follow where they must.
+//!
+//! Guarantees, in bytes of encoded rows (a file is never larger than its rows by more than its heads):
+//! a commit writes at most twice its changes plus `max(1 MiB, live / 1024)`; the files stay below
+//! three times the live rows; nothing changed means nothing written. `decisions/0001` has the measurements.
+//!
+//! On failure: a full or failing disk is tried again for `store_timeout`; after an error that is
+//! returned, the store does nothing more: what it knows of its own files may be wrong.
+
+use super::ResumeState;
+use super::chosen::read_segment;
+use super::drive::{self, perform};
+use super::needs::{Held, Needs, StepMapping};
+use super::retry::Retry;
+use crate::format::segment::{FRAME_HEAD, SegmentBuilder, SegmentFile, open_frame};
+use crate::live::LiveIndex;
+use crate::names::{Folder, Name, SegmentName};
+use crate::protocol::part::PartMachine;
+use crate::protocol::{Action, Event, Rules, highest_record};
+use crate::rows::{RowChange, RowRef, decode_row};
+use crate::steps::StepTable;
+use crate::storage::Storage;
+use crate::{
+    Epoch, NextOffset, Part, ProcessIndex, RecordNumber, RowBuffer, SegmentRef, StepId, StepNumber,
+    StoreError, TopicPartition,
+};
+use bytes::Bytes;
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Rewriting may always take this much of a commit, however small its changes are.
+const REWRITE_MIN: u64 = 1024 * 1024;
+/// Or this part of the live rows, if that is more.
+const REWRITE_PART: u64 = 1024;
+
+/// Limits of a [`ProcessStore`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessOptions {
+    /// Live segments of the whole store; each process keeps to its share.
+    pub segments_max: usize,
+    /// How long a full or failing disk is tried again.
+    pub store_timeout: Duration,
+}
+
+impl Default for ProcessOptions {
+    fn default() -> ProcessOptions {
+        ProcessOptions { segments_max: 4096, store_timeout: Duration::from_secs(60) }
+    }
+}
+
+/// Figures of a [`ProcessStore`], for status and metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreFigures {
+    /// Bytes of live rows of this process.
+    pub live_bytes: u64,
+    /// Bytes on disk for this process's sake.
+    pub file_bytes: u64,
+    /// Segments that this process needs.
+    pub segments: usize,
+    /// Bytes of changed rows written since the start.
+    pub changed_bytes: u64,
+    /// Bytes of old rows written again since the start.
+    pub rewritten_bytes: u64,
+    /// Bytes of segment files written since the start.
+    pub written_bytes: u64,
+}
+
+/// A process's rows and segments. One per process, used from its I/O thread.
+#[derive(Debug)]
+pub struct ProcessStore {
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) resume: ResumeState,
+    pub(crate) process: ProcessIndex,
+    processes: u32,
+    options: ProcessOptions,
+    pub(crate) table: StepTable,
+    /// The steps that this process's segments name: the table's, then aliases for rows of older versions.
+    pub(crate) written_steps: Vec<(StepId, u32)>,
+    own_steps: Arc<[Option<StepMapping>]>,
+    pub(crate) live: LiveIndex,
+    pub(crate) needs: Needs,
+    /// What the last part said of older segments.
+    reported: BTreeSet<SegmentRef>,
+    /// The newest record that was looked at.
+    looked_at: RecordNumber,
+    cursor: Option<Cursor>,
+    pub(crate) epoch: Epoch,
+    figures: StoreFigures,
+    failed: bool,
+}
+
+/// How far a segment was read backwards in search of live rows.
+#[derive(Debug)]
+struct Cursor {
+    segment: u32,
+    /// Frames that were not looked at.
+    frames: usize,
+    /// The rows of the frame that is being looked at, and where its remaining rows begin.
+    rows: Bytes,
+    starts: Vec<u32>,
+}
+
+impl ProcessStore {
+    /// The store of process `process` in a generation that goes on from `resume`. Call
+    /// [`ProcessStore::restore`] before the first part, in an empty store too.
+    pub fn new(
+        storage: Arc<dyn Storage>,
+        resume: &ResumeState,
+        process: ProcessIndex,
+        options: ProcessOptions,
+    ) -> ProcessStore {
+        let table = resume.table();
+        let written_steps: Vec<(StepId, u32)> =
+            table.iter().map(|step| (step.id.clone(), step.version)).collect();
+        ProcessStore {
+            storage,
+            resume: resume.clone(),
+            process,
+            processes: resume.lease.shape.processes,
+            options,
+            table,
+            own_steps: Arc::from([]),
+            written_steps,
+            // Drawn anew in every process, so that nobody outside can make two keys meet.
+            live: LiveIndex::new(RandomState::new().hash_one(0_u64)),
+            needs: Needs::default(),
+            reported: resume.segments.iter().cloned().collect(),
+            looked_at: resume.record.unwrap_or_default(),
+            cursor: None,
+            epoch: resume.epoch,
+            figures: StoreFigures::default(),
+            failed: false,
+        }
+    }
+
+    /// Once the rows are restored: how this run's segments number their steps.
+    pub(crate) fn ready(&mut self) {
+        let mapping = self.written_steps.iter().enumerate().map(|(written, (id, version))| {
+            let step = self.table.number(id)?;
+            Some(StepMapping { step, version: *version, written: StepNumber(written as u16) })
+        });
+        self.own_steps = mapping.collect();
+        if self.processes > 1 {
+            let ours = self.needs.needed().filter(|(_, held)| held.inherited && held.owned > 0);
+            let pinned = ours.map(|(_, held)| SegmentName::from(&held.segment)).collect();
+            self.needs.pin(pinned);
+        }
+        self.needs.release();
+    }
+
+    /// Figures for status and metrics.
+    pub fn figures(&self) -> StoreFigures {
+        StoreFigures {
+            live_bytes: self.needs.live(),
+            file_bytes: self.needs.files(),
+            segments: self.needs.needed().count(),
+            ..self.figures
+        }
+    }
+
+    /// Writes this process's part of commit epoch `epoch`: the rows that changed since the last one, and where
+    /// partitions go on that moved. The part may be reported at once: its segment is durable. `None` when there
+    /// is nothing to report. Blocks.
+    ///
+    /// # Errors
+    ///
+    /// What the disk says after `store_timeout`; then the store is not to be used any more.
+    pub fn write_part(
+        &mut self,
+        epoch: Epoch,
+        rows: &[RowBuffer],
+        offsets: Vec<(TopicPartition, NextOffset)>,
+    ) -> Result<Option<Part>, StoreError> {
+        if std::mem::replace(&mut self.failed, true) {
+            return Err(StoreError::Internal("a part was to be written after one that failed".to_owned()));
+        }
+        if epoch <= self.epoch {
+            let what = format!("the part of epoch {epoch} was to be written after that of {}", self.epoch);
+            return Err(StoreError::Internal(what));
+        }
+        let part = self.part(epoch, rows, offsets)?;
+        self.epoch = epoch;
+        self.failed = false;
+        Ok(part)
+    }
+
+    fn part(
+        &mut self,
+        epoch: Epoch,
+        rows: &[RowBuffer],
+        offsets: Vec<(TopicPartition, NextOffset)>,
+    ) -> Result<Option<Part>, StoreError> {
+        let name = SegmentName { epoch, generation: self.resume.generation(), process: self.process };
+        let mut staged = Staged {
+            number: self.needs.next(),
+            builder: SegmentBuilder::new(name, self.written_steps.clone())?,
+            live: 0,
+            deletes: 0,
+        };
+        for buffer in rows {
+            self.apply(buffer, &mut staged)?;
+        }
+        let changed = staged.builder.row_bytes();
+        let moved = self.needs.is_pinned() && self.look_at_record()?;
+        self.needs.release();
+        // An idle process makes room too, while the others commit: it may pin what they cannot drop alone.
+        if changed > 0 || moved {
+            let budget = changed + REWRITE_MIN.max(self.needs.live() / REWRITE_PART);
+            self.rewrite(budget, moved, &mut staged)?;
+        }
+        self.figures.changed_bytes += changed;
+        self.figures.rewritten_bytes += staged.builder.row_bytes() - changed;
+
+        let mut segment = None;
+        if staged.builder.row_bytes() > 0 {
+            let owned = staged.builder.row_bytes();
+            let (bytes, reference) = staged.builder.finish();
+            self.write_segment(name, &bytes)?;
+            self.figures.written_bytes += bytes.len() as u64;
+            // Only where the frames lie is kept.
+            let frames = SegmentFile::parse(&Name::Segment(name).to_string(), name, bytes)?.frames;
+            self.needs.push(Held {
+                segment: reference.clone(),
+                owned,
+                live: 0,
+                deletes: staged.deletes,
+                shared: false,
+                inherited: false,
+                released: false,
+                frames: frames.into(),
+                steps: self.own_steps.clone(),
+            });
+            self.needs.born(staged.number, staged.live);
+            segment = Some(reference);
+        }
+        self.needs.release();
+        let needs: BTreeSet<SegmentRef> = self
+            .needs
+            .needed()
+            .map(|(_, held)| held.segment.clone())
+            .filter(|held| segment.as_ref() != Some(held))
+            .collect();
+        if segment.is_none() && offsets.is_empty() && needs == self.reported {
+            return Ok(None);
+        }
+        let part =
+            Part { epoch, process: self.process, segment, needs: needs.iter().cloned().collect(), offsets };
+        self.reported = needs;
+        self.reported.extend(part.segment.clone());
+        Ok(Some(part))
+    }
+
+    /// Takes changed rows into the index and the new segment.
+    fn apply(&mut self, buffer: &RowBuffer, staged: &mut Staged) -> Result<(), StoreError> {
+        let mut rest = buffer.as_bytes();
+        while let Some((row, tail)) = decode_row(rest) {
+            let bytes = &rest[..rest.len() - tail.len()];
+            rest = tail;
+            if self.table.get(row.step).is_none() {
+                return Err(StoreError::Internal(format!(
+                    "a row came from step number {}, which keeps none",
+                    row.step.0
+                )));
+            }
+            let id = self.live.id(row.step, row.key);
+            match row.change {
+                RowChange::Put(_) => {
+                    let location = staged.location(bytes);
+                    let before = self.live.put(id, row.sub, location);
+                    staged.live += u64::from(location.bytes);
+                    if let Some(before) = before {
+                        died(&mut self.needs, staged, before);
+                    }
+                }
+                RowChange::Delete => match self.live.remove(id, row.sub) {
+                    Some(before) => {
+                        died(&mut self.needs, staged, before);
+                        staged.deletes += bytes.len() as u64;
+                    }
+                    // Nothing alive to delete: whatever is older is hidden already.
+                    None => continue,
+                },
+                RowChange::DeletePrefix => {
+                    let mut gone = 0_usize;
+                    let needs = &mut self.needs;
+                    self.live.remove_prefix(id, row.sub, |before| {
+                        gone += 1;
+                        died(needs, staged, before);
+                    });
+                    if gone == 0 {
+                        continue;
+                    }
+                    staged.deletes += bytes.len() as u64;
+                }
+            }
+            staged.builder.push(bytes);
+        }
+        if rest.is_empty() {
+            Ok(())
+        } else {
+            Err(StoreError::Internal("a buffer of rows holds something else".to_owned()))
+        }
+    }
+
+    /// Writes old live rows again, oldest segment first, as far as the bounds ask for and the budget allows.
+    fn rewrite(&mut self, budget: u64, moved: bool, staged: &mut Staged) -> Result<(), StoreError> {
+        let share = (self.options.segments_max / self.processes.max(1) as usize).max(8);
+        let start = staged.builder.row_bytes();
+        loop {
+            let crowded = self.needs.needed().count() > share - share / 8;
+            let helping = moved && self.needs.needed().next().is_some_and(|(_, held)| held.shared);
+            if !(crowded || helping || self.needs.must_rewrite(share)) {
+                return Ok(());
+            }
+            let Some(oldest) = self.needs.needed().map(|(number, _)| number).next() else { return Ok(()) };
+            // One row is always allowed, however large, or it could never move.
+            if staged.builder.row_bytes() - start >= budget && !crowded {
+                return Ok(());
+            }
+            let live = self.needs.get(oldest).map_or(0, |held| held.live);
+            if live == 0 {
+                // Only a delete row that an older file of the record still needs keeps it.
+                return Ok(());
+            }
+            let left = if crowded { u64::MAX } else { budget - (staged.builder.row_bytes() - start) };
+            if !self.rewrite_from(oldest, left, staged)? {
+                return Ok(());
+            }
+            self.needs.release();
+        }
+    }
+
+    /// Writes live rows of one segment again; `false` when the budget ended first.
+    ///
+    /// It is read backwards: of several versions of a row in one segment, the last is the live one.
+    fn rewrite_from(&mut self, number: u32, budget: u64, staged: &mut Staged) -> Result<bool, StoreError> {
+        let start = staged.builder.row_bytes();
+        loop {
+            let held = self.needs.get(number).expect("the oldest needed segment is held");
+            if held.live == 0 {
+                self.cursor = None;
+                return Ok(true);
+            }
+            let file = Name::Segment(SegmentName::from(&held.segment)).to_string();
+            let steps = held.steps.clone();
+            let cursor = match &mut self.cursor {
+                Some(cursor) if cursor.segment == number => cursor,
+                _ => self.cursor.insert(Cursor {
+                    segment: number,
+                    frames: held.frames.len(),
+                    rows: Bytes::new(),
+                    starts: Vec::new(),
+                }),
+            };
+            if cursor.starts.is_empty() {
+                let Some(frames) = cursor.frames.checked_sub(1) else {
+                    let what = format!("{} bytes of live rows of {file} cannot be found in it", held.live);
+                    return Err(StoreError::Internal(what));
+                };
+                let frame = held.frames[frames];
+                let length = FRAME_HEAD + frame.stored as usize;
+                let bytes = self.storage.read_range(&file, frame.offset, length);
+                cursor.rows = open_frame(&file, &frame, bytes.map_err(StoreError::io("read", &file))?)?;
+                cursor.starts = row_starts(&file, &cursor.rows)?;
+                cursor.frames = frames;
+            }
+            while let Some(at) = cursor.starts.last().copied() {
+                let bytes = &cursor.rows[at as usize..];
+                let (row, tail) = decode_row(bytes).expect("the rows of the frame were decoded before");
+                let bytes = &bytes[..bytes.len() - tail.len()];
+                if let (RowChange::Put(_), Some(Some(mapping))) =
+                    (row.change, steps.get(usize::from(row.step.0)))
+                {
+                    let id = self.live.id(mapping.step, row.key);
+                    let found = self.live.get(id, row.sub);
+                    if found.is_some_and(|location| location.segment == number) {
+                        let written = staged.builder.row_bytes() - start;
+                        if written > 0 && written + bytes.len() as u64 > budget {
+                            return Ok(false);
+                        }
+                        let location = staged.location(bytes);
+                        self.live.put(id, row.sub, location);
+                        staged.live += u64::from(location.bytes);
+                        self.needs.died(number, location.bytes);
+                        staged.builder.push_as(bytes, mapping.written);
+                    }
+                }
+                cursor.starts.pop();
+            }
+        }
+    }
+
+    fn write_segment(&self, name: SegmentName, bytes: &[u8]) -> Result<(), StoreError> {
+        let mut retry = Retry::new(self.options.store_timeout);
+        'attempt: loop {
+            let mut machine = PartMachine::new(Rules::ALL, name);
+            let mut action = machine.on(Event::Go);
+            while action != Action::Report {
+                match perform(&*self.storage, &action, &[bytes]) {
+                    Ok(event) => action = machine.on(event),
+                    Err(error) => {
+                        retry.after(error, "write a segment")?;
+                        continue 'attempt;
+                    }
+                }
+            }
+            return Ok(());
+        }
+    }
+
+    /// Looks which inherited segments the newest record still names; returns whether there is a newer record
+    /// than at the last look.
+    fn look_at_record(&mut self) -> Result<bool, StoreError> {
+        let names = drive::list(&*self.storage, Folder::Commits)?;
+        let Some(newest) = highest_record(&names).filter(|newest| *newest > self.looked_at) else {
+            return Ok(false);
+        };
+        // Retention may have taken it meanwhile: there is a newer one, and another look.
+        let Some(record) = drive::read_record(&*self.storage, newest)? else { return Ok(false) };
+        if record.generation == self.resume.generation() {
+            self.needs.seen_in_record(&record.segments.iter().map(SegmentName::from).collect());
+        }
+        self.looked_at = newest;
+        Ok(true)
+    }
+
+    /// Reads one segment of the resume state.
+    pub(crate) fn read(storage: &dyn Storage, segment: &SegmentRef) -> Result<SegmentFile, StoreError> {
+        read_segment(storage, segment)
+    }
+}
+
+/// The segment that is being made.
+struct Staged {
+    number: u32,
+    builder: SegmentBuilder,
+    live: u64,
+    deletes: u64,
+}
+
+impl Staged {
+    fn location(&self, bytes: &[u8]) -> crate::live::Location {
+        crate::live::Location { segment: self.number, bytes: bytes.len() as u32 }
+    }
+}
+
+fn died(needs: &mut Needs, staged: &mut Staged, before: crate::live::Location) {
+    if before.segment == staged.number {
+        staged.live -= u64::from(before.bytes);
+    } else {
+        needs.died(before.segment, before.bytes);
+    }
+}
+
+/// Where the rows of a frame begin.
+pub(crate) fn row_starts(file: &str, rows: &[u8]) -> Result<Vec<u32>, StoreError> {
+    let mut starts = Vec::new();
+    let mut rest = rows;
+    while !rest.is_empty() {
+        let at = rows.len() - rest.len();
+        let Some((_, tail)) = decode_row(rest) else {
+            return Err(StoreError::damaged(file, at, "there is no row there"));
+        };
+        starts.push(at as u32);
+        rest = tail;
+    }
+    Ok(starts)
+}
+
+/// A row as it would be under today's step numbers.
+pub(crate) fn today<'a>(row: RowRef<'a>, mapping: StepMapping) -> RowRef<'a> {
+    RowRef { step: mapping.step, ..row }
+}

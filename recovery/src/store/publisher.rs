@@ -1,0 +1,223 @@
+//! Process 0's side of a commit epoch: the record that makes it durable for everybody.
+//!
+//! The order of things is [`crate::protocol::publish`]'s. Nothing of an epoch may be released before
+//! [`Publisher::publish`] returned for it.
+
+use super::ResumeState;
+use super::drive::perform;
+use super::retry::Retry;
+use crate::format::record::CommitRecord;
+use crate::lease::{self, Lease};
+use crate::names::SegmentName;
+use crate::protocol::publish::PublishMachine;
+use crate::protocol::{Action, Event, Fence, RecordFacts, Rules};
+use crate::steps::RecordedStep;
+use crate::storage::Storage;
+use crate::{Epoch, FlowFingerprint, NextOffset, Part, RecordNumber, SegmentRef, StoreError, TopicPartition};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What became of a commit epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Published {
+    /// It is durable: this record says so.
+    Record(RecordNumber),
+    /// It changed nothing; it is as durable as the record before it.
+    Unchanged,
+}
+
+/// Publishes the commit records of one generation.
+#[derive(Debug)]
+pub struct Publisher {
+    storage: Arc<dyn Storage>,
+    lease: Arc<Lease>,
+    machine: PublishMachine,
+    fingerprint: FlowFingerprint,
+    store_timeout: Duration,
+    steps: Vec<RecordedStep>,
+    offsets: BTreeMap<TopicPartition, NextOffset>,
+    /// What each process needs; `None` until it said so: then it may need all that the generation began with.
+    needs: Vec<Option<BTreeSet<SegmentRef>>>,
+    inherited: BTreeSet<SegmentRef>,
+    /// What the newest record names.
+    named: BTreeSet<SegmentRef>,
+    epoch: Epoch,
+    /// Files may wait for deletion.
+    retention: bool,
+}
+
+impl Publisher {
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        lease: Arc<Lease>,
+        fingerprint: FlowFingerprint,
+        store_timeout: Duration,
+        resume: &ResumeState,
+    ) -> Publisher {
+        let inherited: BTreeSet<SegmentRef> = resume.segments.iter().cloned().collect();
+        let resumed = resume.record.map(|number| RecordFacts {
+            number,
+            epoch: resume.epoch,
+            generation: resume.recorded_by.unwrap_or_default(),
+            segments: inherited.iter().map(SegmentName::from).collect(),
+        });
+        Publisher {
+            machine: PublishMachine::new(Rules::ALL, lease.generation(), resumed),
+            storage,
+            fingerprint,
+            store_timeout,
+            steps: resume.steps.clone(),
+            offsets: resume.offsets.iter().cloned().collect(),
+            needs: vec![None; lease.holder().shape.processes as usize],
+            named: inherited.clone(),
+            inherited,
+            epoch: resume.epoch,
+            lease,
+            retention: false,
+        }
+    }
+
+    /// The newest record: resumed from or published.
+    pub fn record(&self) -> Option<RecordNumber> {
+        self.machine.newest().map(|facts| facts.number)
+    }
+
+    /// The newest durable epoch.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Publishes commit epoch `epoch` with the parts of all processes that had one. Epochs come in order. An epoch
+    /// that changes nothing writes nothing. Blocks; tries a full disk again for `store_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// `LEASE_LOST` (try again) when a newer generation is in charge: release nothing and leave. After any
+    /// error of the disk, too, nothing of the epoch may be released.
+    pub fn publish(&mut self, epoch: Epoch, parts: &[Part]) -> Result<Published, StoreError> {
+        if epoch <= self.epoch {
+            let what = format!("commit epoch {epoch} was to be published after {}", self.epoch);
+            return Err(StoreError::Internal(what));
+        }
+        let mut offsets = self.offsets.clone();
+        let mut needs = self.needs.clone();
+        for part in parts {
+            let Some(slot) = needs.get_mut(part.process.0 as usize).filter(|_| part.epoch == epoch) else {
+                let what = format!(
+                    "a part of epoch {} and process {} came with commit epoch {epoch}",
+                    part.epoch, part.process
+                );
+                return Err(StoreError::Internal(what));
+            };
+            *slot = Some(part.needs.iter().chain(&part.segment).cloned().collect());
+            offsets.extend(part.offsets.iter().cloned());
+        }
+        let named: BTreeSet<SegmentRef> =
+            needs.iter().flat_map(|needs| needs.as_ref().unwrap_or(&self.inherited)).cloned().collect();
+        self.needs = needs;
+        if offsets == self.offsets && named == self.named {
+            self.epoch = epoch;
+            return Ok(Published::Unchanged);
+        }
+        // Looking before is a courtesy with a better message; what protects is the exclusive creation.
+        self.lease.still_mine()?;
+        self.retain()?;
+        let number = self.write(epoch, &offsets, &named)?;
+        (self.offsets, self.named, self.epoch, self.retention) = (offsets, named, epoch, true);
+        Ok(Published::Record(number))
+    }
+
+    /// Deletes what no start can need any more, behind the record that was just published. Call it after the news
+    /// of the record was passed on; the next [`Publisher::publish`] does it otherwise. A file that
+    /// cannot be deleted now is deleted behind a later record.
+    pub fn retain(&mut self) -> Result<(), StoreError> {
+        if !std::mem::take(&mut self.retention) {
+            return Ok(());
+        }
+        let mut event = Event::Go;
+        loop {
+            let action = self.machine.on(event);
+            if action == Action::Idle {
+                return Ok(());
+            }
+            event = match perform(&*self.storage, &action, &[]) {
+                Ok(event) => event,
+                Err(error @ StoreError::Io { .. }) => {
+                    tracing::warn!(generation = %self.lease.generation(), %error, "retention is put off");
+                    self.machine.failed();
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    fn write(
+        &mut self,
+        epoch: Epoch,
+        offsets: &BTreeMap<TopicPartition, NextOffset>,
+        named: &BTreeSet<SegmentRef>,
+    ) -> Result<RecordNumber, StoreError> {
+        let segments: Vec<SegmentName> = named.iter().map(SegmentName::from).collect();
+        let mut retry = Retry::new(self.store_timeout);
+        let mut action = self.machine.publish(epoch, segments.clone());
+        let bytes = self.record_of(epoch, offsets, named).encode()?;
+        loop {
+            match &action {
+                Action::Published(number) => return Ok(*number),
+                Action::Fenced(fence) => return Err(self.fenced(*fence)),
+                _ => {}
+            }
+            action = match perform(&*self.storage, &action, &[&bytes]) {
+                Ok(event) => self.machine.on(event),
+                Err(error) => {
+                    retry.after(error, "publish a commit record")?;
+                    match self.machine.failed() {
+                        Some(again) => again,
+                        None => self.machine.publish(epoch, segments.clone()),
+                    }
+                }
+            };
+        }
+    }
+
+    fn record_of(
+        &self,
+        epoch: Epoch,
+        offsets: &BTreeMap<TopicPartition, NextOffset>,
+        named: &BTreeSet<SegmentRef>,
+    ) -> CommitRecord {
+        let holder = self.lease.holder();
+        CommitRecord {
+            store: self.lease.store(),
+            number: RecordNumber(self.record().map_or(0, |number| number.0) + 1),
+            epoch,
+            generation: holder.generation,
+            run: holder.run,
+            shape: holder.shape,
+            slots: holder.slots.clone(),
+            fingerprint: self.fingerprint,
+            steps: self.steps.clone(),
+            offsets: offsets.iter().map(|(partition, next)| (partition.clone(), *next)).collect(),
+            segments: named.iter().cloned().collect(),
+        }
+    }
+
+    fn fenced(&self, fence: Fence) -> StoreError {
+        let own = self.lease.generation();
+        match lease::newest(&*self.storage) {
+            Ok(Some(newer)) if newer > own => lease::lost(&*self.storage, own, newer),
+            // Without a newer lease in sight the record itself is the news.
+            Ok(_) | Err(_) => {
+                let found = match fence {
+                    Fence::Taken(number) => format!("another generation published commit record {number}"),
+                    Fence::Higher(number) => format!("there is commit record {number} already"),
+                    Fence::Lease(newer) => format!("generation {newer} holds it"),
+                };
+                StoreError::LeaseLost { store: self.storage.place(), own, found }
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! A flow written in Rust that feeds two sinks, one of them dead: the commit waits for both (issue 3, behaviour 10).
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tidegate_harness::{Broker, Launch, checker, wait};
+
+use crate::case::{Case, DEADLINE, numbered};
+
+/// The flow in `tests/flows/two_sinks.rs`, which cargo builds as an example beside the tests.
+fn binary() -> PathBuf {
+    let Ok(test) = std::env::current_exe() else { panic!("find the running test") };
+    let Some(profile) = test.parent().and_then(|deps| deps.parent()) else { panic!("{}", test.display()) };
+    let binary = profile.join("examples/two_sinks");
+    assert!(binary.is_file(), "{} is missing: cargo test builds it", binary.display());
+    binary
+}
+
+// L4 L8 L33 E25 E26 I4
+#[test]
+fn a_rust_flow_with_two_sinks_commits_only_what_both_have_confirmed() {
+    let second = Broker::start(&[]);
+    let case = Case::new("two-sinks", 2);
+    second.kafka().create_topic(&case.output, 2);
+    // A Rust flow takes the file's settings but for the steps, which are its own.
+    let flow = case.copy();
+    let yaml: String = flow.yaml().split("steps:").next().unwrap_or_default().to_owned();
+    let config = case.scratch.write("two-sinks.yaml", &yaml);
+    let launch = Launch::new(&binary().display().to_string(), &case.scratch, &yaml)
+        .config_flag(&config)
+        .recovery(&case.store())
+        .env("INPUT", &case.input)
+        .env("OUTPUT", &case.output)
+        .env("SECOND_BROKERS", second.kafka().bootstrap());
+    let mut cluster = launch.start();
+    case.kafka.produce(&case.input, &numbered(0..100, 2));
+    case.wait_caught_up();
+    second.freeze();
+    case.kafka.produce(&case.input, &numbered(100..200, 2));
+    wait::until("the first sink has all", DEADLINE, || (case.outputs() == 200).then_some(()));
+    wait::holds_for("the group waits for the second sink", Duration::from_secs(3), || {
+        case.kafka.lag(&case.group, &case.input) == 100
+    });
+    cluster.kill_all();
+    second.thaw();
+    launch.until_end().run_to_exit(0, DEADLINE);
+    checker::assert_no_loss(&case.kafka.drain(&case.output), 0..200);
+    checker::assert_no_loss(&second.kafka().drain(&case.output), 0..200);
+    case.wait_caught_up();
+}
