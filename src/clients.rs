@@ -7,8 +7,16 @@ use tidegate_operators::fault::Fault;
 use tidegate_operators::kafka::{Connection, ConsumerConfig, IsolationLevel, ProducerConfig};
 use tidegate_recovery::ErrorClass;
 
+/// How the clients of a run reach their brokers.
+pub(crate) struct Clients {
+    pub(crate) consumer: ConsumerConfig,
+    pub(crate) producer: ProducerConfig,
+    /// To the producer's brokers, for questions about topics.
+    pub(crate) outputs: Connection,
+}
+
 /// The consumer's and the producer's configuration; properties that the runtime owns are refused, all at once.
-pub(crate) fn configs(settings: &Settings) -> Result<(ConsumerConfig, ProducerConfig), Fault> {
+pub(crate) fn configs(settings: &Settings) -> Result<Clients, Fault> {
     let consumer = settings
         .consumer
         .as_ref()
@@ -28,6 +36,7 @@ pub(crate) fn configs(settings: &Settings) -> Result<(ConsumerConfig, ProducerCo
         ..ConsumerConfig::default()
     };
     let producer = &settings.producer;
+    let admin = connection(&producer.brokers, producer.client_id.as_deref(), &producer.security, &[]);
     let mut producer_connection =
         connection(&producer.brokers, producer.client_id.as_deref(), &producer.security, &producer.extra);
     let mut preset = |name: &str, value: String| {
@@ -39,7 +48,7 @@ pub(crate) fn configs(settings: &Settings) -> Result<(ConsumerConfig, ProducerCo
     let mut problems = consumer_config.problems();
     problems.extend(producer_config.problems());
     if problems.is_empty() {
-        return Ok((consumer_config, producer_config));
+        return Ok(Clients { consumer: consumer_config, producer: producer_config, outputs: admin });
     }
     Err(Fault::new(ErrorClass::Config, problems.join("; ")).code("INVALID_VALUE"))
 }

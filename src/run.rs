@@ -19,7 +19,8 @@ use crate::offsets::Offsets;
 use crate::probe::{ProcessProbe, Stage};
 use crate::snapshots::StoreThreads;
 use crate::start::{self, StartPlan, StartQuestion};
-use crate::{clients, progress, signals};
+use crate::clients::{self, Clients};
+use crate::{progress, signals};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -36,7 +37,7 @@ use tidegate_operators::context::WorkerContext;
 use tidegate_operators::ending::build_ending;
 use tidegate_operators::fault::{Fault, Faults};
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::kafka::{ConsumerConfig, OutputTopic, ProducerConfig, check_outputs, reaper};
+use tidegate_operators::kafka::{OutputTopic, check_outputs, reaper};
 use tidegate_operators::limits::{Limits, SinkLoad};
 use tidegate_operators::metrics::Metrics;
 use tidegate_operators::process::{DeliveryGuarantee, ProcessContext, StopRequest as FlowStop};
@@ -207,7 +208,7 @@ fn bring_up(
     job: &Job,
     plan: FlowPlan,
     steps: StepTable,
-    clients: (ConsumerConfig, ProducerConfig),
+    clients: Clients,
     mesh: Mesh,
     supervisor: &Supervisor,
     stage: &Stage,
@@ -329,7 +330,7 @@ fn keep_lease(leading: Option<&Leading>, supervisor: &Supervisor) -> Result<Opti
 fn find_start(
     job: &Job,
     plan: &FlowPlan,
-    (consumer_config, producer_config): &(ConsumerConfig, ProducerConfig),
+    clients: &Clients,
     resume: Option<&ResumeState>,
     joined: &mut Joined,
 ) -> Result<StartPlan, ClusterError> {
@@ -344,7 +345,7 @@ fn find_start(
             .collect();
         let found = start::find(&StartQuestion {
             consumer,
-            config: consumer_config,
+            config: &clients.consumer,
             topics: &plan.input_topics,
             delivery: job.delivery(),
             resume,
@@ -353,7 +354,7 @@ fn find_start(
             deadline,
         })
         .map_err(|fault| cause_of(&fault))?;
-        let outputs = check_outputs(&producer_config.connection, &outputs, deadline).map_err(|fault| cause_of(&fault))?;
+        let outputs = check_outputs(&clients.outputs, &outputs, deadline).map_err(|fault| cause_of(&fault))?;
         let record_bytes_max = outputs.iter().filter_map(|output| output.record_bytes_max).min();
         let found = StartPlan { record_bytes_max, ..found };
         postcard::to_stdvec(&found).map_err(|error| internal("encode the start offsets", &error))
@@ -402,7 +403,7 @@ impl Work {
         job: &Job,
         plan: FlowPlan,
         steps: StepTable,
-        (consumer_config, producer_config): (ConsumerConfig, ProducerConfig),
+        clients: Clients,
         start: StartPlan,
         inputs: InputTable,
         resume: Option<ResumeState>,
@@ -497,8 +498,8 @@ impl Work {
         let connections = Arc::new(Connections {
             commit_deadline: settings.cluster.startup_timeout,
             consumer,
-            consumer_config,
-            producer_config,
+            consumer_config: clients.consumer,
+            producer_config: clients.producer,
             process: process_index,
             processes: spec.processes(),
             inputs,

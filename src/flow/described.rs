@@ -6,7 +6,7 @@
 use super::Flow;
 use super::keyed::KeyedStream;
 use super::row::{Bound, Row, Rowed, keyed_row};
-use super::stream::{Stream, millis};
+use super::stream::{Refusal, Stream, millis};
 use crate::config::flow_file::{FlowDescription, Input, StreamDescription};
 use crate::config::shape::shapes;
 use crate::config::steps::{
@@ -31,6 +31,8 @@ use tidegate_recovery::StepId;
 enum Rows<'s> {
     Plain(Stream<'s, Row>),
     Keyed(Stream<'s, Keyed<Row>>),
+    /// Grouped; each row's value is the list of what the window that follows aggregates.
+    Projected(Stream<'s, Keyed<Row>>),
 }
 
 /// Describes the flow to the builder.
@@ -61,26 +63,36 @@ impl<'s> Assembly<'_, 's> {
             }
         };
         let mut rows = Rows::Plain(first);
-        for step in &description.steps {
-            rows = self.step(rows, step);
+        for (index, step) in description.steps.iter().enumerate() {
+            rows = self.step(rows, step, description.steps.get(index + 1));
         }
         let end = match rows {
             Rows::Plain(stream) => stream,
-            Rows::Keyed(stream) => stream.rows(),
+            Rows::Keyed(stream) | Rows::Projected(stream) => stream.rows(),
         };
         self.streams.insert(description.name.clone(), end);
     }
 
-    fn step(&self, rows: Rows<'s>, step: &Step) -> Rows<'s> {
+    fn step(&self, rows: Rows<'s>, step: &Step, next: Option<&Step>) -> Rows<'s> {
         match (&step.operation, rows) {
             (Operation::KeyBy(key), rows) => {
                 let stream = match rows {
                     Rows::Plain(stream) => stream,
-                    Rows::Keyed(stream) => stream.rows(),
+                    Rows::Keyed(stream) | Rows::Projected(stream) => stream.rows(),
                 };
-                Rows::Keyed(self.key_by(stream, step, key))
+                match next.map(|next| (next, &next.operation)) {
+                    // A window needs only what it aggregates, and the exchange moves nothing else.
+                    Some((next, Operation::Window(window))) => {
+                        Rows::Projected(self.key_by_projected(stream, step, key, next, window))
+                    }
+                    _ => Rows::Keyed(self.key_by(stream, step, key)),
+                }
             }
-            (Operation::Window(window), Rows::Keyed(stream)) => Rows::Plain(self.window(stream, step, window)),
+            (Operation::Window(window), Rows::Projected(stream)) => Rows::Plain(self.window(stream, step, window)),
+            (_, Rows::Projected(_)) => unreachable!("only the window before {} is projected for", step.id),
+            (Operation::Window(window), Rows::Keyed(stream)) => {
+                Rows::Plain(self.window(self.projected(stream, step, window), step, window))
+            }
             (Operation::StatefulMap(map), Rows::Keyed(stream)) => Rows::Keyed(self.stateful_map(stream, step, map)),
             (Operation::CollectBatch(batch), Rows::Keyed(stream)) => {
                 let limits = BatchLimits { records_max: batch.max_records, timeout: batch.timeout };
@@ -237,16 +249,41 @@ impl<'s> Assembly<'_, 's> {
         keyed.keyed_values()
     }
 
-    /// Replaces each row by the list of what the window's aggregates take from it: the exchange, which is part of
-    /// the window's input, moves nothing else.
+    /// Groups, and replaces each row by the list of what the window behind it takes.
+    fn key_by_projected(
+        &self,
+        stream: Stream<'s, Row>,
+        step: &Step,
+        key: &Expression,
+        next: &Step,
+        window: &WindowStep,
+    ) -> Stream<'s, Keyed<Row>> {
+        let (key, bound) = (key.clone(), self.bound.clone());
+        let taken = taken_by(window);
+        let (key_policy, window_policy) = (on_error(step.on_error), on_error(next.on_error));
+        let id = next.id.clone();
+        let keyed: KeyedStream<'s, Bytes, Row> =
+            stream.key_by_projected(name(step), key_policy, window_policy, move |element| {
+                let key = bound.value(&key, element).map_err(Refusal::Key)?.key_bytes();
+                let take = |of: &Option<Expression>| match of {
+                    Some(expression) => bound.value(expression, element),
+                    None => Ok(Value::Null),
+                };
+                let list: Result<Vec<Value>, String> = taken.iter().map(take).collect();
+                let list = list.map_err(|reason| Refusal::Value(format!("in the window {id}: {reason}")))?;
+                Ok((key, Row { key: Value::Null, value: Value::list(list) }))
+            });
+        keyed.keyed_values()
+    }
+
+    /// Replaces each row by the list of what the window's aggregates take from it.
     fn projected(
         &self,
         stream: Stream<'s, Keyed<Row>>,
         step: &Step,
         window: &WindowStep,
     ) -> Stream<'s, Keyed<Row>> {
-        let aggregates: Vec<Option<Expression>> =
-            window.aggregates.iter().map(|(_, aggregate)| aggregate.of.clone()).collect();
+        let aggregates = taken_by(window);
         let bound = self.bound.clone();
         let input = format!("{}-input", step.id);
         stream.try_map_elements(Some(&input), "window_input", on_error(step.on_error), move |mut element| {
@@ -274,13 +311,13 @@ impl<'s> Assembly<'_, 's> {
         let settings = WindowSettings {
             windows: WindowSpec::new(kind).align(align).lateness(window.lateness),
             late: LatePolicy::Drop,
-            on_error: super::keyed::policy(on_error(step.on_error)),
+            on_error: on_error(step.on_error),
         };
         let parameters = self.parameters.get(&step.id).cloned().unwrap_or_default();
         let names: Arc<[Arc<str>]> = window.aggregates.iter().map(|(name, _)| name.clone()).collect();
         let kinds: Vec<&Aggregate> = window.aggregates.iter().map(|(_, aggregate)| aggregate).collect();
         let columns = super::row::columns(&names, &kinds);
-        KeyedStream::<Bytes, Row>::new(self.projected(stream, step, window))
+        KeyedStream::<Bytes, Row>::new(stream)
             .window_elements(name(step), settings, parameters, columns)
             .untracked_map(move |result| super::row::window_row(&names, result))
     }
@@ -338,6 +375,11 @@ impl<'s> Assembly<'_, 's> {
             });
         records.sink(name(step), on_error(step.on_error), destination, create);
     }
+}
+
+/// What the aggregates of a window take from each record.
+fn taken_by(window: &WindowStep) -> Vec<Option<Expression>> {
+    window.aggregates.iter().map(|(_, aggregate)| aggregate.of.clone()).collect()
 }
 
 fn name(step: &Step) -> Option<&str> {

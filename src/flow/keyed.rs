@@ -177,7 +177,7 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
         I: IntoIterator<Item = U> + 'static,
     {
         KeyedStream::new(self.stateful(name, "stateful_map", Keeps::Keyed, parameters, move |build, id, elements| {
-            stateful_map(build, id, elements, policy(on_error), f)
+            stateful_map(build, id, elements, on_error, f)
         }))
     }
 
@@ -257,13 +257,6 @@ impl<'s, R: Data> Stream<'s, Keyed<Windowed<R>>> {
             window_end: windowed.end.0,
             result: windowed.value,
         })
-    }
-}
-
-pub(super) fn policy(on_error: OnError) -> tidegate_operators::keyed::OnError {
-    match on_error {
-        OnError::Fail => tidegate_operators::keyed::OnError::Fail,
-        OnError::Drop => tidegate_operators::keyed::OnError::Drop,
     }
 }
 

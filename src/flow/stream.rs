@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 use std::time::Duration;
 use tidegate_operators::batch::ElementStream;
-use tidegate_operators::element::{Data, Element, Record};
+use tidegate_operators::element::{Data, Element, Keyed, Record};
 use tidegate_operators::event_time::{EventTimeSettings, event_time};
 use tidegate_operators::record::{self, OnError};
 use tidegate_operators::sink::sink;
@@ -61,6 +61,14 @@ impl OutOfOrder {
 
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Which of two steps that are done in one cannot take a record.
+pub(super) enum Refusal {
+    /// The one that gives the key.
+    Key(String),
+    /// The one that gives the value.
+    Value(String),
 }
 
 /// Turns records into values.
@@ -284,6 +292,38 @@ impl<'s, T: Data> Stream<'s, T> {
     ) -> KeyedStream<'s, K, T> {
         let keyed = self.step(name, "key_by", move |build, id, elements| {
             record::try_key_by(build, id, elements, on_error, key)
+        });
+        KeyedStream::new(keyed)
+    }
+
+    /// Groups by a key and replaces each value before it moves to the worker that owns the key.
+    pub(super) fn key_by_projected<K: 'static, U: Data>(
+        self,
+        name: Option<&str>,
+        key_policy: OnError,
+        value_policy: OnError,
+        f: impl Fn(&Element<T>) -> Result<(Option<bytes::Bytes>, U), Refusal> + 'static,
+    ) -> KeyedStream<'s, K, U> {
+        let keyed = self.step(name, "key_by", move |build, id, elements| {
+            let handle = build.step(id);
+            let keyed = record::try_flat_map(build, id, elements, OnError::Fail, move |element: Element<T>| {
+                let (reason, policy) = match f(&element) {
+                    Ok((key, value)) => {
+                        let hash = record::hash_of_key(key.as_ref());
+                        return Ok(Some(Keyed { key, hash, value }));
+                    }
+                    Err(Refusal::Key(reason)) => (reason, key_policy),
+                    Err(Refusal::Value(reason)) => (reason, value_policy),
+                };
+                match policy {
+                    OnError::Fail => Err(reason),
+                    OnError::Drop => {
+                        handle.metrics.dropped.inc();
+                        Ok(None)
+                    }
+                }
+            });
+            record::exchange_by_key(build, keyed)
         });
         KeyedStream::new(keyed)
     }

@@ -18,13 +18,14 @@
 //! The machine knows no timely: what it buffers keeps a capability of an opaque type, and what it may still
 //! emit stands in [`Holds`].
 
-use super::logic::{Applied, Closing, KeyedLogic, LastEpoch, OnError, Outlet, RecordError};
+use super::logic::{Applied, Closing, KeyedLogic, LastEpoch, Outlet, RecordError};
 use super::rows::{KeyedRow, StepRows, read_row};
-use crate::element::{Element, Keyed, PartitionId};
+use crate::element::{Element, Keyed};
 use crate::ending::Ending;
 use crate::fault::Fault;
 use crate::frontier::FrontierHands;
 use crate::process::Sabotage;
+use crate::record::{OnError, Place};
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -99,17 +100,14 @@ pub struct Counts {
 pub struct Failure {
     /// Why.
     pub error: RecordError,
-    /// Where the record was read.
-    pub partition: PartitionId,
-    /// Its offset there.
-    pub offset: i64,
+    /// Which record.
+    pub place: Place,
 }
 
 type Records<T> = VecDeque<Element<Keyed<T>>>;
 
 /// A keyed step on one worker.
 pub struct Machine<L: KeyedLogic, C> {
-    step: StepId,
     logic: L,
     on_error: OnError,
     schedule: EpochSchedule,
@@ -154,7 +152,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
     /// A machine for worker `worker` of `peers`, with the rows that the worker now owns.
     #[allow(clippy::too_many_arguments, reason = "each is another thing, and there is one caller")]
     pub fn new(
-        step: StepId,
+        step: &StepId,
         mut logic: L,
         on_error: OnError,
         schedule: EpochSchedule,
@@ -176,9 +174,9 @@ impl<L: KeyedLogic, C> Machine<L, C> {
                     logic.restore(&row, hash)
                 }
             });
-            read.map_err(|error| error.into_fault(&step))?;
+            read.map_err(|error| error.into_fault(step))?;
         }
-        logic.restored(schedule.first, now).map_err(|error| error.into_fault(&step))?;
+        logic.restored(schedule.first, now).map_err(|error| error.into_fault(step))?;
         let mut buckets = Buckets { worker, peers, restored: buckets, stored: EventTime::MIN };
         let watermarks = buckets.owned().map(|bucket| buckets.restored[usize::from(bucket.0)]);
         let acted = if sabotage.largest_watermark { watermarks.max() } else { watermarks.min() };
@@ -186,7 +184,6 @@ impl<L: KeyedLogic, C> Machine<L, C> {
         buckets.stored = acted;
         let current = schedule.first;
         let mut machine = Machine {
-            step,
             logic,
             on_error,
             schedule,
@@ -252,7 +249,8 @@ impl<L: KeyedLogic, C> Machine<L, C> {
             }
             self.act(around);
             let watermark = self.acted;
-            if !self.hand_out(around, left, emit, |logic, max, outlet| logic.hand_out(watermark, max, outlet)) {
+            if !self.hand_out(around, left, emit, |logic, max, outlet| logic.hand_out(watermark, max, outlet))
+            {
                 return Ok(false);
             }
             if !around.hands.has_left(self.current) {
@@ -263,9 +261,9 @@ impl<L: KeyedLogic, C> Machine<L, C> {
                     Ending::End { .. } => LastEpoch::End,
                     _ => LastEpoch::Stop,
                 };
-                if !self.hand_out(around, left, emit, |logic, max, outlet| {
-                    logic.hand_out_last(last, max, outlet)
-                }) {
+                if !self
+                    .hand_out(around, left, emit, |logic, max, outlet| logic.hand_out_last(last, max, outlet))
+                {
                     return Ok(false);
                 }
             }
@@ -306,14 +304,14 @@ impl<L: KeyedLogic, C> Machine<L, C> {
                     record.value.hash = table_hash(None, bucket);
                 }
                 let floor = self.acted.max(self.buckets.restored[usize::from(bucket.0)]);
-                let (partition, offset) = (record.meta.partition, record.meta.offset);
+                let place = Place::of(&record.meta);
                 self.counts.received += 1;
                 match self.logic.apply(record, floor, &mut outlet) {
                     Ok(Applied::Taken) => (),
                     Ok(Applied::Late) => self.counts.late += 1,
                     Err(_) if self.on_error == OnError::Drop => self.counts.dropped += 1,
                     Err(error) => {
-                        failure = Some(Failure { error, partition, offset });
+                        failure = Some(Failure { error, place });
                         break;
                     }
                 }
@@ -374,7 +372,8 @@ impl<L: KeyedLogic, C> Machine<L, C> {
         let closing = hand_out(&mut self.logic, *left, &mut outlet);
         if !self.results.is_empty() {
             debug_assert!(
-                self.results.iter().all(|result| result.meta.event >= self.hand) || *around.sabotage != Sabotage::default(),
+                self.results.iter().all(|result| result.meta.event >= self.hand)
+                    || *around.sabotage != Sabotage::default(),
                 "a result below the step's event hand"
             );
             *left = left.saturating_sub(self.results.len());
@@ -409,9 +408,16 @@ impl<L: KeyedLogic, C> Machine<L, C> {
                 last.max(self.current.next())
             }
         };
-        // Epochs without records that are no commit epochs need not be visited one by one.
-        let commit = self.schedule.commit_at_or_after(self.current.next());
-        self.current = open.min(commit).min(buffered.unwrap_or(open));
+        // Of the epochs that the frontier jumped over, only those need a visit in which something happens: the
+        // next with records, the last of all, and the commit epoch that snapshots what was changed.
+        let mut next = open.min(buffered.unwrap_or(open));
+        if !self.schedule.is_commit(self.current) {
+            next = next.min(self.schedule.commit_at_or_after(self.current));
+        }
+        if let Some(last) = around.ending.last().filter(|last| *last > self.current) {
+            next = next.min(last);
+        }
+        self.current = next;
         true
     }
 
@@ -477,6 +483,11 @@ impl<L: KeyedLogic, C> Machine<L, C> {
     /// Whether it stopped because a slice was full.
     pub fn is_mid_slice(&self) -> bool {
         self.mid_slice
+    }
+
+    /// What it runs.
+    pub fn logic(&self) -> &L {
+        &self.logic
     }
 
     /// The watermark that it acts on.

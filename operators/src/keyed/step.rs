@@ -1,20 +1,20 @@
 //! A keyed step as a timely operator: the thin shell around [`Machine`].
 
-use super::logic::{KeyedLogic, OnError};
+use super::logic::KeyedLogic;
 use super::machine::{Counts, Emit, Failure, Holds, Machine, Surroundings, Wake};
 use super::rows::StepRows;
 use crate::batch::{ElementStream, Parcel};
 use crate::build::{FlowBuild, SnapshotRows};
 use crate::context::{Hold, StepHandle, WorkerContext};
 use crate::element::{Data, Element, Keyed};
-use crate::fault::Fault;
 use crate::frontier::FrontierHands;
+use crate::record::OnError;
 use crate::time::Time;
 use std::time::Duration;
-use tidegate_recovery::{Epoch, ErrorClass, EventTime, RowBuffer, StepId};
+use tidegate_recovery::{Epoch, EventTime, RowBuffer, StepId};
 use timely::container::CapacityContainerBuilder;
-use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
+use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::{OutputBuilder, OutputBuilderSession};
 use timely::scheduling::Activator;
@@ -22,7 +22,7 @@ use timely::scheduling::Activator;
 type ResultsOutput<O> = CapacityContainerBuilder<Parcel<Element<O>>>;
 type RowsOutput = CapacityContainerBuilder<Vec<SnapshotRows>>;
 
-/// Runs a keyed logic on a stream whose records are with the worker that owns their key (see `key_by`).
+/// Runs a keyed logic on a stream with keys; its records go to the worker that owns their key's bucket.
 ///
 /// After a failure the step takes nothing more and keeps its capabilities: no epoch completes behind it.
 pub fn keyed_step<'s, L: KeyedLogic>(
@@ -37,7 +37,7 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     let scope = build.scope();
     let mut builder = OperatorBuilder::new(step.to_string(), scope);
     let info = builder.operator_info();
-    let mut input = builder.new_input(stream, crate::record::exchange_by_key(context.peers()));
+    let mut input = builder.new_input(stream, Pipeline);
     let (results, result_stream) = builder.new_output::<Parcel<Element<L::Out>>>();
     let mut results = OutputBuilder::<Time, ResultsOutput<L::Out>>::from(results);
     // Disconnected: what the step holds there is its own capability, moved once per commit epoch.
@@ -61,7 +61,7 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     let place = (context.worker().0 as usize, context.peers());
     let now = context.clock().now();
     let machine = Machine::new(
-        step.clone(),
+        step,
         logic,
         on_error,
         context.schedule(),
@@ -85,7 +85,7 @@ pub fn keyed_step<'s, L: KeyedLogic>(
         move |frontiers| {
             // A machine that failed stays, with the capabilities of what it has buffered.
             let Some(machine) = machine.as_mut().filter(|_| !failed) else {
-                return false;
+                return true;
             };
             input.for_each(|capability, batch| {
                 let time = *capability.stamp().expect_singleton();
@@ -114,7 +114,7 @@ pub fn keyed_step<'s, L: KeyedLogic>(
                 Err(failure) => {
                     shell.fail(&failure);
                     failed = true;
-                    return false;
+                    return true;
                 }
             };
             match wake {
@@ -129,7 +129,8 @@ pub fn keyed_step<'s, L: KeyedLogic>(
             }
             shell.say_what_is_held(machine, around.crowded, holds.rows);
             held.move_to(holds);
-            false
+            // An operator that says that it goes on has its progress checked in debug builds.
+            held.is_any()
         }
     });
     result_stream
@@ -142,6 +143,10 @@ struct Held {
 }
 
 impl Held {
+    fn is_any(&self) -> bool {
+        self.results.is_some() || self.rows.is_some()
+    }
+
     fn move_to(&mut self, holds: Holds) {
         let rows = holds.rows.map(|epoch| Time::new(epoch, EventTime::MAX));
         for (capability, time) in [(&mut self.results, holds.results), (&mut self.rows, rows)] {
@@ -207,12 +212,7 @@ impl Shell {
     }
 
     fn fail(&self, failure: &Failure) {
-        let fault =
-            Fault::new(ErrorClass::Data, failure.error.to_string()).at_step(self.handle.id.clone());
-        self.context.fail(match self.context.partition_name(failure.partition) {
-            Some(partition) => fault.at_record(partition, failure.offset),
-            None => fault,
-        });
+        self.context.fail(failure.place.fault(&self.context, &self.handle, &failure.error));
     }
 
     /// Sets a timer, unless one goes off before.
@@ -231,7 +231,8 @@ impl Shell {
         rows: Option<Epoch>,
     ) {
         if machine.is_mid_slice() {
-            let reason = if crowded { "waits until the sinks have room" } else { "hands out results in slices" };
+            let reason =
+                if crowded { "waits until the sinks have room" } else { "hands out results in slices" };
             self.hold.set(machine.current(), reason);
         } else {
             match rows.filter(|_| machine.held_records() > 0) {

@@ -40,7 +40,9 @@ impl FileWriter {
         if processes > 1 && !path.contains(PROCESS) {
             return Err(Fault::new(
                 ErrorClass::Config,
-                format!("the file sink `{path}` would be written by {processes} processes: put {PROCESS} into its path"),
+                format!(
+                    "the file sink `{path}` would be written by {processes} processes: put {PROCESS} into its path"
+                ),
             ));
         }
         let path = PathBuf::from(path.replace(PROCESS, &process.to_string()));
@@ -86,17 +88,15 @@ static OPEN: Mutex<Option<HashMap<PathBuf, Weak<SharedFile>>>> = Mutex::new(None
 impl SharedFile {
     fn open(path: &Path) -> Result<Arc<SharedFile>, Fault> {
         let fault = |error: io::Error| {
-            Fault::new(ErrorClass::StoreIo, format!("the file sink {} cannot be opened: {error}", path.display()))
+            Fault::new(
+                ErrorClass::StoreIo,
+                format!("the file sink {} cannot be opened: {error}", path.display()),
+            )
         };
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let open = open.get_or_insert_default();
         open.retain(|_, file| file.strong_count() > 0);
-        let mut file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path)
-            .map_err(fault)?;
+        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(fault)?;
         let name = path.canonicalize().map_err(fault)?;
         if let Some(file) = open.get(&name).and_then(Weak::upgrade) {
             return Ok(file);
@@ -207,7 +207,10 @@ mod tests {
         values
             .iter()
             .map(|value| Element {
-                value: Record { key: None, value: value.map(|v| bytes::Bytes::copy_from_slice(v.as_bytes())) },
+                value: Record {
+                    key: None,
+                    value: value.map(|v| bytes::Bytes::copy_from_slice(v.as_bytes())),
+                },
                 meta: Meta {
                     partition: PartitionId::NONE,
                     offset: -1,

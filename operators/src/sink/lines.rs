@@ -36,7 +36,11 @@ const SYNC_AFTER: Duration = Duration::from_millis(20);
 
 enum Job {
     /// Lines of a ticket, whether it is the last part of it, and the bytes it is counted with.
-    Lines { ticket: Ticket, lines: Vec<u8>, last: bool },
+    Lines {
+        ticket: Ticket,
+        lines: Vec<u8>,
+        last: bool,
+    },
     Flush,
 }
 

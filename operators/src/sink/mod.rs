@@ -1,8 +1,8 @@
 //! Sinks: where records leave a flow, and where their capability waits for the acknowledgement.
 
-mod operator;
 pub mod file;
 mod lines;
+mod operator;
 pub mod stdout;
 mod writer;
 

@@ -4,9 +4,9 @@
 //! closed standard output ends the run with the class of a failed disk (74).
 
 use super::lines::{LineTarget, LineWriter};
+use crate::element::{Element, Record};
 use crate::fault::Fault;
 use crate::sink::{Refused, SinkWriter, Ticket};
-use crate::element::{Element, Record};
 use std::io::{self, Write as _};
 use timely::scheduling::SyncActivator;
 

@@ -189,7 +189,8 @@ const VERSION: u8 = 1;
 
 /// Reads the version in front of a state.
 pub(super) fn expect_version(bytes: &mut &[u8], known: u8) -> Result<(), StateError> {
-    let (&found, rest) = bytes.split_first().ok_or(StateError::Damaged("an aggregate's version is missing"))?;
+    let (&found, rest) =
+        bytes.split_first().ok_or(StateError::Damaged("an aggregate's version is missing"))?;
     if found > known {
         return Err(StateError::Newer { found, known });
     }
@@ -346,7 +347,12 @@ where
         }
     }
 
-    fn merge(&self, into: &mut MeanState, from: &MeanState, _: &PartitionNames) -> Result<(), AggregateError> {
+    fn merge(
+        &self,
+        into: &mut MeanState,
+        from: &MeanState,
+        _: &PartitionNames,
+    ) -> Result<(), AggregateError> {
         into.0 += from.0;
         into.1.merge(&from.1);
         Ok(())

@@ -4,7 +4,8 @@
 //! [`Scalar`] says what the aggregates must know of it.
 
 use super::aggregate::{
-    AggregateError, Aggregator, MeanState, Placed, decode_sum, expect_version, keep_best, keep_placed, mean_of,
+    AggregateError, Aggregator, MeanState, Placed, decode_sum, expect_version, keep_best, keep_placed,
+    mean_of,
 };
 use super::number::{ExactSum, Number};
 use super::order::{Order, PartitionNames, decode, encode};
@@ -218,7 +219,9 @@ where
                 mean_of(mean).map_or_else(V::null, |mean| V::from_number(Number::Double(mean)))
             }
             ColumnState::Best(best) => best.clone().unwrap_or_else(V::null),
-            ColumnState::Placed(placed) => placed.as_ref().map_or_else(V::null, |placed| placed.value.clone()),
+            ColumnState::Placed(placed) => {
+                placed.as_ref().map_or_else(V::null, |placed| placed.value.clone())
+            }
         };
         state.iter().map(finish).collect()
     }

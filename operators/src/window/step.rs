@@ -8,10 +8,10 @@ use crate::batch::ElementStream;
 use crate::build::FlowBuild;
 use crate::element::{Data, Element, Keyed};
 use crate::keyed::{
-    Applied, Closing, KeyRow, KeyedLogic, LastEpoch, OnError, Outlet, RecordError, StateError, StepRows,
-    keyed_step,
+    Applied, Closing, KeyRow, KeyedLogic, LastEpoch, Outlet, RecordError, StateError, StepRows, keyed_step,
 };
 use crate::process::Sabotage;
+use crate::record::OnError;
 use tidegate_recovery::{EventTime, KeyHash, StepId};
 
 /// What a window step does with a record that comes after all its windows are closed.
@@ -149,23 +149,13 @@ where
         self.windows.earliest_result()
     }
 
-    fn hand_out(
-        &mut self,
-        watermark: EventTime,
-        max: usize,
-        outlet: &mut Outlet<'_, Self::Out>,
-    ) -> Closing {
+    fn hand_out(&mut self, watermark: EventTime, max: usize, outlet: &mut Outlet<'_, Self::Out>) -> Closing {
         let closing = self.windows.close(watermark, max, outlet.rows, &mut self.fired);
         self.emit(outlet);
         closing
     }
 
-    fn hand_out_last(
-        &mut self,
-        last: LastEpoch,
-        max: usize,
-        outlet: &mut Outlet<'_, Self::Out>,
-    ) -> Closing {
+    fn hand_out_last(&mut self, last: LastEpoch, max: usize, outlet: &mut Outlet<'_, Self::Out>) -> Closing {
         match last {
             LastEpoch::Stop => Closing::Done,
             LastEpoch::End => {

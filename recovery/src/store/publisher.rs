@@ -214,6 +214,7 @@ impl Publisher {
                 let found = match fence {
                     Fence::Taken(number) => format!("another generation published commit record {number}"),
                     Fence::Higher(number) => format!("there is commit record {number} already"),
+                    Fence::Vanished(number) => format!("commit record {number} was created and is gone"),
                     Fence::Lease(newer) => format!("generation {newer} holds it"),
                 };
                 StoreError::LeaseLost { store: self.storage.place(), own, found }

@@ -155,8 +155,7 @@ impl Topic {
         // SAFETY: a valid client and a string that ends; null asks for the client's default configuration.
         let handle = unsafe { sys::rd_kafka_topic_new(client.pointer(), name.as_ptr(), ptr::null_mut()) };
         // SAFETY: asks for the error of the call above, on the same thread.
-        let handle =
-            NonNull::new(handle).ok_or_else(|| Code::from(unsafe { sys::rd_kafka_last_error() }))?;
+        let handle = NonNull::new(handle).ok_or_else(|| Code::from(unsafe { sys::rd_kafka_last_error() }))?;
         Ok(Topic { handle, client: None })
     }
 

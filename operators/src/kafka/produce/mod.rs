@@ -23,6 +23,9 @@
 //! **Timestamps** are kept. The library writes "now" for 0 and the protocol reads -1 as none, so a record dated 0
 //! or before 1970 is refused and not changed in silence.
 
+mod chunks;
+mod trial;
+
 use super::config::ProducerConfig;
 use super::raw::{Client, Code, Kind, Message, Outgoing, Properties, Queue, Topic};
 use super::reaper;
@@ -30,14 +33,15 @@ use super::wake::{Ready, Wake};
 use crate::element::{Element, Header, Record};
 use crate::fault::Fault;
 use crate::sink::{Refused, SinkWriter, Ticket};
+use chunks::{Chunk, Chunks, PLACE_BITS, PLACE_MASK, Progress, chunk_decided};
 use rdkafka_sys::bindings::RD_KAFKA_EVENT_DR;
 use std::cell::RefCell;
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use tidegate_recovery::{ErrorClass, WorkerIndex};
 use timely::scheduling::SyncActivator;
+use trial::{Suspect, Trial};
 
 /// The producer of one worker. Clones are the same producer.
 #[derive(Clone)]
@@ -72,15 +76,6 @@ struct Shared {
     worker: WorkerIndex,
 }
 
-/// A producer that sends every record in a batch of its own.
-struct Trial {
-    topics: HashMap<usize, Topic>,
-    queue: Queue,
-    client: Arc<Client>,
-    /// Records that it was given and that are not decided.
-    open: usize,
-}
-
 struct Writer {
     topic: Topic,
     name: String,
@@ -88,61 +83,6 @@ struct Writer {
     done: Vec<Ticket>,
     refused: Vec<Refused>,
     in_flight_bytes: usize,
-}
-
-/// How far a ticket is.
-#[derive(Default)]
-struct Progress {
-    /// Records that were taken so far.
-    taken: usize,
-    /// Of those, how many are not yet decided.
-    open: usize,
-    /// No more elements follow.
-    complete: bool,
-}
-
-/// Records of one call of `submit`: a tag names the chunk and the place in it.
-#[derive(Clone, Copy)]
-struct Chunk {
-    writer: usize,
-    ticket: Ticket,
-    first: usize,
-    open: usize,
-    header_bytes: usize,
-}
-
-/// Chunks by slot; slots of finished ones are used again.
-#[derive(Default)]
-struct Chunks {
-    slots: Vec<Chunk>,
-    free: Vec<u32>,
-}
-
-/// A record of a refused batch.
-struct Suspect {
-    tag: usize,
-    writer: usize,
-    key: Option<Vec<u8>>,
-    value: Option<Vec<u8>>,
-    timestamp: i64,
-    headers: Vec<Header>,
-}
-
-const PLACE_BITS: u32 = 32;
-
-impl Chunks {
-    fn insert(&mut self, chunk: Chunk) -> u32 {
-        match self.free.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = chunk;
-                slot
-            }
-            None => {
-                self.slots.push(chunk);
-                u32::try_from(self.slots.len() - 1).expect("records in flight are bounded far below")
-            }
-        }
-    }
 }
 
 impl KafkaProducer {
@@ -235,12 +175,13 @@ impl Shared {
                         value: value.map(bytes::Bytes::copy_from_slice),
                     });
                 });
+                let chunk = &self.chunks.slots[tag >> PLACE_BITS];
                 self.suspects.push_back(Suspect {
                     tag,
-                    writer: self.chunks.slots[tag >> PLACE_BITS].writer,
+                    writer: chunk.writer,
                     key: message.key().map(<[u8]>::to_vec),
                     value: message.value().map(<[u8]>::to_vec),
-                    timestamp: message.timestamp().unwrap_or(0),
+                    timestamp: chunk.timestamps[tag & PLACE_MASK],
                     headers,
                 });
             }
@@ -248,60 +189,11 @@ impl Shared {
         }
     }
 
-    /// Begins to try the suspects when nothing else is on its way, goes on while the client has room, and ends
-    /// when all are decided.
-    fn try_suspects(&mut self) -> Result<(), Fault> {
-        let mut trial = match self.trial.take() {
-            Some(trial) => trial,
-            None if self.in_flight_records > self.suspects.len() => return Ok(()),
-            None => {
-                tracing::warn!(
-                    worker = %self.worker,
-                    records = self.suspects.len(),
-                    "a broker refused a batch: its records are tried one by one"
-                );
-                Trial::new(&self.config, self.worker, &self.ready)?
-            }
-        };
-        while let Some(suspect) = self.suspects.pop_front() {
-            let topic = match trial.topics.entry(suspect.writer) {
-                Entry::Occupied(topic) => topic.into_mut(),
-                Entry::Vacant(place) => {
-                    let name = &self.writers[suspect.writer].name;
-                    place.insert(Topic::new(&trial.client, name).map_err(|code| no_topic(name, code))?)
-                }
-            };
-            match topic.produce(&Outgoing {
-                key: suspect.key.as_deref(),
-                value: suspect.value.as_deref(),
-                timestamp: suspect.timestamp,
-                headers: &suspect.headers,
-                tag: suspect.tag,
-            }) {
-                Ok(()) => trial.open += 1,
-                Err(Code::QUEUE_FULL) => {
-                    self.suspects.push_front(suspect);
-                    break;
-                }
-                Err(code) => {
-                    let bytes = size_of(suspect.key.as_deref(), suspect.value.as_deref());
-                    self.decided(suspect.tag, bytes, Some((code, code.to_string())));
-                }
-            }
-        }
-        if trial.open > 0 || !self.suspects.is_empty() {
-            self.trial = Some(trial);
-        } else {
-            trial.close(self.worker);
-        }
-        Ok(())
-    }
-
     /// One record is written, refused, or the reason why the run ends.
     fn decided(&mut self, tag: usize, bytes: usize, error: Option<(Code, String)>) {
         let slot = tag >> PLACE_BITS;
-        let place = tag & ((1 << PLACE_BITS) - 1);
-        let Chunk { writer, ticket, first, .. } = self.chunks.slots[slot];
+        let place = tag & PLACE_MASK;
+        let &Chunk { writer, ticket, first, .. } = &self.chunks.slots[slot];
         if let Some((code, text)) = error {
             let topic = &self.writers[writer].name;
             match self.verdict(code, &text, topic) {
@@ -344,7 +236,9 @@ impl Shared {
             ),
             code if code.is_denied() => fault(
                 ErrorClass::Config,
-                format!("topic `{topic}` may not be written by this client (operation Write): {text}; grant it, or use other credentials"),
+                format!(
+                    "topic `{topic}` may not be written by this client (operation Write): {text}; grant it, or use other credentials"
+                ),
             ),
             code => {
                 let fatal = self.client.as_ref().and_then(|client| client.fatal()).unwrap_or_default();
@@ -352,24 +246,6 @@ impl Shared {
                 fault(class, format!("topic `{topic}` could not be written ({code:?}: {text}) {fatal}"))
             }
         }
-    }
-}
-
-impl Trial {
-    fn new(config: &ProducerConfig, worker: WorkerIndex, ready: &Arc<Ready>) -> Result<Trial, Fault> {
-        let mut properties = config.properties(&format!("-w{worker}-trial"));
-        properties.insert("batch.num.messages".to_owned(), "1".to_owned());
-        properties.insert("linger.ms".to_owned(), "0".to_owned());
-        let client = new_client(&properties)?;
-        let mut queue = Queue::of_producer(&client);
-        queue.signal_with(ready.clone());
-        Ok(Trial { topics: HashMap::new(), queue, client, open: 0 })
-    }
-
-    fn close(self, worker: WorkerIndex) {
-        let Trial { topics, queue, client, .. } = self;
-        drop((topics, queue));
-        close(format!("trial producer of worker {worker}"), client);
     }
 }
 
@@ -410,7 +286,8 @@ impl SinkWriter for KafkaWriter {
         let shared = &mut *shared;
         shared.serve()?;
         let first = shared.writers[self.index].tickets.get(&ticket).map_or(0, |progress| progress.taken);
-        let chunk = Chunk { writer: self.index, ticket, first, open: 0, header_bytes: 0 };
+        let timestamps = Vec::new();
+        let chunk = Chunk { writer: self.index, ticket, first, open: 0, header_bytes: 0, timestamps };
         let slot = shared.chunks.insert(chunk);
         let (mut taken, mut queued, mut header_bytes) = (0, 0, 0);
         for element in elements {
@@ -420,7 +297,9 @@ impl SinkWriter for KafkaWriter {
             let key = element.value.key.as_deref();
             let value = element.value.value.as_deref();
             let headers = element.meta.headers.as_slice();
-            let outcome = match timestamp_to_write(element.meta.timestamp) {
+            let timestamp = timestamp_to_write(element.meta.timestamp);
+            shared.chunks.slots[slot as usize].timestamps.push(*timestamp.as_ref().unwrap_or(&0));
+            let outcome = match timestamp {
                 Err(reason) => Err(Verdict::Refused(reason)),
                 Ok(timestamp) => {
                     let tag = (slot as usize) << PLACE_BITS | taken;
@@ -496,17 +375,6 @@ impl SinkWriter for KafkaWriter {
     fn in_flight_bytes(&self) -> usize {
         self.shared.borrow().writers[self.index].in_flight_bytes
     }
-}
-
-/// One chunk of the ticket is decided; returns whether the whole ticket now is.
-fn chunk_decided(tickets: &mut HashMap<Ticket, Progress>, ticket: Ticket) -> bool {
-    let progress = tickets.get_mut(&ticket).expect("a ticket is kept while it has chunks");
-    progress.open -= 1;
-    let done = progress.complete && progress.open == 0;
-    if done {
-        tickets.remove(&ticket);
-    }
-    done
 }
 
 fn size_of(key: Option<&[u8]>, value: Option<&[u8]>) -> usize {
