@@ -3,6 +3,7 @@
 //! Workers update it once per epoch; whoever asks gets a copy.
 
 use crate::element::PartitionId;
+use crate::ending::Ending;
 use crate::inputs::InputTable;
 use crate::metrics::StepMetrics;
 use serde::Serialize;
@@ -61,8 +62,30 @@ pub struct WorkerStatus {
     pub in_flight_records: usize,
     /// The limit that keeps its sources from polling.
     pub limit: Option<&'static str>,
-    /// The oldest open epoch, who holds it and why.
+    /// The oldest epoch that a step holds, and why.
     pub waiting: Option<Waiting>,
+    /// What is agreed about the end of the run.
+    pub ending: Ending,
+}
+
+/// What a step says about the oldest epoch that it holds; the status shows the oldest of the worker.
+#[derive(Clone, Debug)]
+pub struct Hold(Arc<Mutex<Option<(Epoch, &'static str)>>>);
+
+impl Hold {
+    /// The step holds `epoch` because of `reason`.
+    pub fn set(&self, epoch: Epoch, reason: &'static str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((epoch, reason));
+    }
+
+    /// The step holds nothing.
+    pub fn clear(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn get(&self) -> Option<(Epoch, &'static str)> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a step counted.
@@ -108,6 +131,7 @@ struct Board {
     status: Status,
     partitions: BTreeMap<PartitionId, PartitionStatus>,
     steps: BTreeMap<StepId, StepMetrics>,
+    holds: Vec<(u32, StepId, Hold)>,
 }
 
 /// The status that the workers of a process keep together; clones show the same.
@@ -129,6 +153,13 @@ impl StatusBoard {
     /// The counters of a step: the board shows them.
     pub fn add_step(&self, step: StepId, metrics: StepMetrics) {
         self.with(|board| board.steps.insert(step, metrics));
+    }
+
+    /// A place where a step of a worker says what it holds.
+    pub fn add_hold(&self, worker: u32, step: &StepId) -> Hold {
+        let hold = Hold(Arc::default());
+        self.with(|board| board.holds.push((worker, step.clone(), hold.clone())));
+        hold
     }
 
     /// Changes what is known of a partition.
@@ -174,6 +205,13 @@ impl StatusBoard {
         self.with(|board| {
             let mut status = board.status.clone();
             status.partitions = board.partitions.values().cloned().collect();
+            for (worker, step, hold) in &board.holds {
+                let Some((epoch, reason)) = hold.get() else { continue };
+                let waiting = &mut status.workers.entry(*worker).or_default().waiting;
+                if waiting.as_ref().is_none_or(|oldest| epoch < oldest.epoch) {
+                    *waiting = Some(Waiting { epoch, step: step.clone(), reason });
+                }
+            }
             status.steps = board
                 .steps
                 .iter()
@@ -198,6 +236,19 @@ impl StatusBoard {
 mod tests {
     use super::*;
     use tidegate_recovery::TopicPartition;
+
+    #[test]
+    fn the_oldest_hold_is_what_a_worker_waits_for() {
+        let board = StatusBoard::new(Generation(1));
+        let (one, two) = (board.add_hold(3, &StepId::new("one")), board.add_hold(3, &StepId::new("two")));
+        let waiting = || board.snapshot().workers.get(&3).and_then(|worker| worker.waiting.clone());
+        assert_eq!(waiting(), None);
+        one.set(Epoch(9), "an acknowledgement");
+        two.set(Epoch(8), "its frontier");
+        assert_eq!(waiting().map(|waiting| waiting.step), Some(StepId::new("two")));
+        two.clear();
+        assert_eq!(waiting().map(|waiting| waiting.epoch), Some(Epoch(9)));
+    }
 
     #[test]
     fn lag_counts_from_the_committed_offset() {

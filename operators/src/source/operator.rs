@@ -23,6 +23,7 @@ use crate::source::desk::{InputPosition, SkewGroup};
 use crate::source::in_flight::{Bite, InFlight};
 use crate::source::{CommitOutcome, SourceBatch, SourceReader};
 use crate::time::Time;
+use crate::wake::WakeUp;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -61,10 +62,11 @@ pub fn source<'s, R: SourceReader>(
     let (_hands, hands) = builder.new_output();
     build.collect_rows(hands);
 
-    let activator = scope.worker().activator_for(info.address.clone());
-    context.watch_ending(activator.clone());
+    let mut wake = WakeUp::new(scope, info.address.clone(), &context);
+    context.watch_ending(wake.activator().clone());
     let handle = build.step(step);
     let reader: Rc<RefCell<R>> = Rc::new(RefCell::new(reader));
+    reader.borrow_mut().wake_with(scope.worker().sync_activator_for(info.address.to_vec()));
     context.add_reader(reader.clone() as SharedReader);
 
     builder.build(move |capabilities| {
@@ -79,10 +81,8 @@ pub fn source<'s, R: SourceReader>(
             let sleep = state.run(|hand, batch| {
                 output.session(&hand.records).give_container(&mut Parcel(batch.elements));
             });
-            match sleep {
-                Some(Duration::ZERO) => activator.activate(),
-                Some(sleep) => activator.activate_after(sleep),
-                None => {}
+            if let Some(sleep) = sleep {
+                wake.after(sleep);
             }
         }
     });
@@ -426,6 +426,7 @@ impl<R: SourceReader> Source<R> {
     }
 
     fn look_at_positions(&self) {
+        let until_end = self.context.process().until_end;
         let reader = self.reader.borrow();
         for input in &self.inputs {
             let position = InputPosition {
@@ -433,6 +434,7 @@ impl<R: SourceReader> Source<R> {
                 readable_end: reader.readable_end(input.id),
                 log_end: reader.log_end(input.id),
                 last_read: input.last_read,
+                ended: until_end && reader.position(input.id) >= reader.end_at_start(input.id),
             };
             self.context.input_desk().set(input.id, position);
         }
@@ -520,12 +522,10 @@ impl<R: SourceReader> Source<R> {
         self.worker_metrics.in_flight_records.set(records as i64);
         self.worker_metrics.in_flight_bytes.set(bytes as i64);
         self.worker_metrics.epoch.set(epoch.0 as i64);
-        let waiting = self.context.waiting();
         process.status.worker(self.context.worker().0, |worker| {
             worker.epoch = epoch;
             worker.in_flight_records = records;
             worker.in_flight_bytes = bytes;
-            worker.waiting = waiting;
         });
     }
 
