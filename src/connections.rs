@@ -1,6 +1,6 @@
 //! The clients of one process: a reader for each worker thread, a writer for each sink of each worker thread.
 
-use crate::config::kafka::{ConsumerSettings, Tombstones as TombstoneSetting};
+use crate::config::kafka::{ConsumerSettings, OffsetReset, Tombstones as TombstoneSetting};
 use crate::start::{StartPlan, out_of_range};
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tidegate_operators::sink::SinkWriter;
 use tidegate_operators::sink::file::FileWriter;
 use tidegate_operators::sink::stdout::StdoutWriter;
 use tidegate_operators::source::SourceReader;
-use tidegate_recovery::{NextOffset, ProcessIndex, WorkerIndex};
+use tidegate_recovery::{ProcessIndex, WorkerIndex};
 
 /// Where a sink writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,11 +52,8 @@ impl Connections {
                 .name(id)
                 .and_then(|name| self.start.partitions.iter().find(|plan| plan.partition == *name))
                 .expect("the table of inputs is made of the start plan");
-            if plan.resumed.is_none()
-                && plan.group.is_none()
-                && plan.start == plan.end
-                && plan.start > NextOffset(0)
-            {
+            let unknown = plan.resumed.is_none() && plan.group.is_none();
+            if unknown && self.consumer.auto_offset_reset == OffsetReset::Latest {
                 chosen.push((id, plan.start));
             }
             starts.push(PartitionStart {

@@ -7,7 +7,7 @@ use tidegate_cluster::ClusterWatch;
 use tidegate_operators::metrics::Metrics;
 use tidegate_operators::process::ProcessContext;
 use tidegate_operators::status::Status;
-use tidegate_recovery::CommitTracker;
+use tidegate_recovery::{CommitTracker, WorkerIndex};
 
 /// How far the start has come.
 pub(crate) struct Stage(Mutex<&'static str>);
@@ -72,7 +72,15 @@ impl ProcessProbe {
 impl Probe for ProcessProbe {
     fn ready(&self) -> Result<(), String> {
         match &*lock(&self.work) {
-            Some(_) => Ok(()),
+            Some((process, _)) => {
+                let first = process.process.0 as usize * process.workers_per_process;
+                let own = (first..first + process.workers_per_process)
+                    .map(|worker| process.inputs.owned_by(WorkerIndex(worker as u32)).len());
+                match process.status.snapshot().partitions.len() < own.sum() {
+                    true => Err("the partitions are being opened".to_owned()),
+                    false => Ok(()),
+                }
+            }
             None => {
                 let missing = self.missing_peers();
                 Err(if missing.is_empty() {

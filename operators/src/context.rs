@@ -9,7 +9,7 @@ use crate::limits::Limits;
 use crate::metrics::StepMetrics;
 use crate::process::{ProcessContext, Sabotage};
 use crate::source::{InputDesk, SourceReader};
-use crate::status::Waiting;
+use crate::status::Hold;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -40,7 +40,6 @@ struct Inner {
     ending_desk: EndingDesk,
     input_desk: InputDesk,
     readers: RefCell<Vec<SharedReader>>,
-    holds: RefCell<Vec<Rc<HoldInner>>>,
 }
 
 /// A step's handles, taken when it is built.
@@ -52,27 +51,6 @@ pub struct StepHandle {
     pub number: Option<StepNumber>,
     /// Its counters.
     pub metrics: StepMetrics,
-}
-
-/// What a step says about the oldest epoch that it holds; `/status` shows the oldest of the worker.
-#[derive(Clone)]
-pub struct Hold(Rc<HoldInner>);
-
-struct HoldInner {
-    step: StepId,
-    held: Cell<Option<(Epoch, &'static str)>>,
-}
-
-impl Hold {
-    /// The step holds `epoch` because of `reason`.
-    pub fn set(&self, epoch: Epoch, reason: &'static str) {
-        self.0.held.set(Some((epoch, reason)));
-    }
-
-    /// The step holds nothing.
-    pub fn clear(&self) {
-        self.0.held.set(None);
-    }
 }
 
 /// The hold of a step that keeps records without a store (`collect_batch`): it holds, on its row stream, the
@@ -148,7 +126,6 @@ impl WorkerContext {
             ending_desk: EndingDesk::default(),
             input_desk: InputDesk::default(),
             readers: RefCell::default(),
-            holds: RefCell::default(),
         }))
     }
 
@@ -229,6 +206,7 @@ impl WorkerContext {
     /// Sets what is agreed and wakes whoever watches. Only [`crate::ending`] calls this, once.
     pub(crate) fn set_ending(&self, ending: Ending) {
         self.0.ending.set(ending);
+        self.0.process.status.worker(self.worker().0, |worker| worker.ending = ending);
         for activator in self.0.ending_watchers.borrow().iter() {
             activator.activate();
         }
@@ -305,21 +283,7 @@ impl WorkerContext {
 
     /// What a step says about the oldest epoch that it holds.
     pub fn hold(&self, step: &StepId) -> Hold {
-        let hold = Rc::new(HoldInner { step: step.clone(), held: Cell::new(None) });
-        self.0.holds.borrow_mut().push(hold.clone());
-        Hold(hold)
-    }
-
-    /// The oldest epoch that a step of this worker holds, and why.
-    pub fn waiting(&self) -> Option<Waiting> {
-        let holds = self.0.holds.borrow();
-        let held =
-            holds.iter().filter_map(|hold| hold.held.get().map(|(epoch, reason)| (epoch, reason, hold)));
-        held.min_by_key(|(epoch, _, _)| *epoch).map(|(epoch, reason, hold)| Waiting {
-            epoch,
-            step: hold.step.clone(),
-            reason,
-        })
+        self.0.process.status.add_hold(self.worker().0, step)
     }
 
     /// The readers of this worker: the receiver of durable epochs commits through them.
@@ -376,18 +340,6 @@ mod tests {
         );
         let restored = HashMap::from([(StepNumber(0), RestoredRows { rows: Vec::new() })]);
         WorkerContext::new(Arc::new(process), WorkerIndex(0), restored)
-    }
-
-    #[test]
-    fn the_oldest_hold_is_what_the_worker_waits_for() {
-        let context = context();
-        let (one, two) = (context.hold(&StepId::new("one")), context.hold(&StepId::new("two")));
-        assert_eq!(context.waiting(), None);
-        one.set(Epoch(9), "an acknowledgement");
-        two.set(Epoch(8), "its frontier");
-        assert_eq!(context.waiting().map(|waiting| waiting.step), Some(StepId::new("two")));
-        two.clear();
-        assert_eq!(context.waiting().map(|waiting| waiting.epoch), Some(Epoch(9)));
     }
 
     #[test]

@@ -36,5 +36,6 @@ pub mod stateful_map;
 pub mod status;
 pub mod steps;
 pub mod time;
+pub mod wake;
 pub mod window;
 pub mod wire;

@@ -3,6 +3,7 @@
 //! Workers update it once per epoch; whoever asks gets a copy.
 
 use crate::element::PartitionId;
+use crate::ending::Ending;
 use crate::inputs::InputTable;
 use crate::metrics::StepMetrics;
 use serde::Serialize;
@@ -19,6 +20,8 @@ pub struct PartitionStatus {
     pub partition: i32,
     /// The worker that reads it.
     pub worker: u32,
+    /// Where the run began to read it.
+    pub start: Option<NextOffset>,
     /// First offset not yet read.
     pub position: Option<NextOffset>,
     /// First offset not yet committed, as the broker last confirmed.
@@ -27,7 +30,8 @@ pub struct PartitionStatus {
     pub readable_end: Option<NextOffset>,
     /// End of the log.
     pub log_end: Option<NextOffset>,
-    /// Records between what is committed (or, before the first commit, read) and the end of the log.
+    /// Records between what is committed (or, before the first commit, where the run began) and the end of the
+    /// log.
     pub lag: Option<i64>,
     /// The partition's watermark, where event time is set.
     pub watermark: Option<EventTime>,
@@ -61,8 +65,30 @@ pub struct WorkerStatus {
     pub in_flight_records: usize,
     /// The limit that keeps its sources from polling.
     pub limit: Option<&'static str>,
-    /// The oldest open epoch, who holds it and why.
+    /// The oldest epoch that a step holds, and why.
     pub waiting: Option<Waiting>,
+    /// What is agreed about the end of the run.
+    pub ending: Ending,
+}
+
+/// What a step says about the oldest epoch that it holds; the status shows the oldest of the worker.
+#[derive(Clone, Debug)]
+pub struct Hold(Arc<Mutex<Option<(Epoch, &'static str)>>>);
+
+impl Hold {
+    /// The step holds `epoch` because of `reason`.
+    pub fn set(&self, epoch: Epoch, reason: &'static str) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((epoch, reason));
+    }
+
+    /// The step holds nothing.
+    pub fn clear(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    fn get(&self) -> Option<(Epoch, &'static str)> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a step counted.
@@ -108,6 +134,7 @@ struct Board {
     status: Status,
     partitions: BTreeMap<PartitionId, PartitionStatus>,
     steps: BTreeMap<StepId, StepMetrics>,
+    holds: Vec<(u32, StepId, Hold)>,
 }
 
 /// The status that the workers of a process keep together; clones show the same.
@@ -131,6 +158,13 @@ impl StatusBoard {
         self.with(|board| board.steps.insert(step, metrics));
     }
 
+    /// A place where a step of a worker says what it holds.
+    pub fn add_hold(&self, worker: u32, step: &StepId) -> Hold {
+        let hold = Hold(Arc::default());
+        self.with(|board| board.holds.push((worker, step.clone(), hold.clone())));
+        hold
+    }
+
     /// Changes what is known of a partition.
     pub fn partition(&self, inputs: &InputTable, id: PartitionId, change: impl FnOnce(&mut PartitionStatus)) {
         let Some(input) = inputs.get(id) else { return };
@@ -142,7 +176,7 @@ impl StatusBoard {
                 ..PartitionStatus::default()
             });
             change(status);
-            let done = status.committed.or(status.position);
+            let done = status.committed.or(status.start);
             status.lag = status.log_end.zip(done).map(|(end, done)| (end.0 - done.0).max(0));
         });
     }
@@ -174,6 +208,13 @@ impl StatusBoard {
         self.with(|board| {
             let mut status = board.status.clone();
             status.partitions = board.partitions.values().cloned().collect();
+            for (worker, step, hold) in &board.holds {
+                let Some((epoch, reason)) = hold.get() else { continue };
+                let waiting = &mut status.workers.entry(*worker).or_default().waiting;
+                if waiting.as_ref().is_none_or(|oldest| epoch < oldest.epoch) {
+                    *waiting = Some(Waiting { epoch, step: step.clone(), reason });
+                }
+            }
             status.steps = board
                 .steps
                 .iter()
@@ -200,12 +241,26 @@ mod tests {
     use tidegate_recovery::TopicPartition;
 
     #[test]
+    fn the_oldest_hold_is_what_a_worker_waits_for() {
+        let board = StatusBoard::new(Generation(1));
+        let (one, two) = (board.add_hold(3, &StepId::new("one")), board.add_hold(3, &StepId::new("two")));
+        let waiting = || board.snapshot().workers.get(&3).and_then(|worker| worker.waiting.clone());
+        assert_eq!(waiting(), None);
+        one.set(Epoch(9), "an acknowledgement");
+        two.set(Epoch(8), "its frontier");
+        assert_eq!(waiting().map(|waiting| waiting.step), Some(StepId::new("two")));
+        two.clear();
+        assert_eq!(waiting().map(|waiting| waiting.epoch), Some(Epoch(9)));
+    }
+
+    #[test]
     fn lag_counts_from_the_committed_offset() {
         // L43
         let inputs = InputTable::deal([TopicPartition::new("t", 0)], 1);
         let board = StatusBoard::new(Generation(4));
         board.partition(&inputs, PartitionId(0), |partition| {
-            partition.position = Some(NextOffset(10));
+            partition.start = Some(NextOffset(10));
+            partition.position = Some(NextOffset(11));
             partition.log_end = Some(NextOffset(12));
         });
         assert_eq!(board.snapshot().partitions[0].lag, Some(2));

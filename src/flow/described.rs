@@ -38,8 +38,8 @@ enum Rows<'s> {
 /// Describes the flow to the builder.
 pub(crate) fn describe(flow: &Flow<'_>, description: &FlowDescription) {
     let parameters = shapes(description).into_iter().map(|shape| (shape.id, shape.parameters)).collect();
-    let mut assembly =
-        Assembly { flow, bound: Bound::new(flow.inputs()), parameters, streams: HashMap::new() };
+    let bound = Bound::new(flow.inputs());
+    let mut assembly = Assembly { flow, description, bound, parameters, streams: HashMap::new() };
     for stream in &description.streams {
         assembly.stream(stream);
     }
@@ -47,6 +47,7 @@ pub(crate) fn describe(flow: &Flow<'_>, description: &FlowDescription) {
 
 struct Assembly<'f, 's> {
     flow: &'f Flow<'s>,
+    description: &'f FlowDescription,
     bound: Bound,
     parameters: HashMap<StepId, BTreeMap<String, String>>,
     streams: HashMap<Arc<str>, Stream<'s, Row>>,
@@ -67,11 +68,18 @@ impl<'s> Assembly<'_, 's> {
         for (index, step) in description.steps.iter().enumerate() {
             rows = self.step(rows, step, description.steps.get(index + 1));
         }
-        let end = match rows {
-            Rows::Plain(stream) => stream,
-            Rows::Keyed(stream) | Rows::Projected(stream) => stream.rows(),
+        let is_read = |other: &StreamDescription| match &other.input {
+            Input::Topics(_) => false,
+            Input::Stream(name) => *name == description.name,
+            Input::Merge(names) => names.contains(&description.name),
         };
-        self.streams.insert(description.name.clone(), end);
+        if self.description.streams.iter().any(is_read) {
+            let end = match rows {
+                Rows::Plain(stream) => stream,
+                Rows::Keyed(stream) | Rows::Projected(stream) => stream.rows(),
+            };
+            self.streams.insert(description.name.clone(), end);
+        }
     }
 
     fn step(&self, rows: Rows<'s>, step: &Step, next: Option<&Step>) -> Rows<'s> {

@@ -92,19 +92,6 @@ fn a_refused_commit_is_logged_with_its_offset_counted_and_retried_without_new_in
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..9);
 }
 
-// GROUP_HAS_MEMBERS
-#[test]
-fn a_group_with_members_is_refused_at_the_start() {
-    let case = Case::new("members", 1);
-    let _member = Member::join(&case.kafka, &case.group, &case.input);
-    case.kafka.produce(&case.input, &numbered(0..5, 1));
-    let mut cluster = case.launch(&case.copy().cluster("startup_timeout: 5s")).until_end().start();
-    let code = cluster.wait_exit(0, DEADLINE);
-    assert!([75, 78].contains(&code), "exit code {code}");
-    assert!(cluster.stderr(0).contains("GROUP_HAS_MEMBERS"), "the reason is not named");
-    assert_eq!(case.outputs(), 0);
-}
-
 // K5 I8
 #[test]
 fn a_coordinator_that_takes_no_commits_holds_no_records_up_and_gets_them_when_it_is_back() {

@@ -13,6 +13,7 @@ use crate::element::PartitionId;
 use crate::fault::Fault;
 use crate::source::CommitOutcome;
 use crate::time::Time;
+use crate::wake::WakeUp;
 use std::time::Duration;
 use tidegate_recovery::{Epoch, ErrorClass, NextOffset, RecordNumber};
 use timely::container::CapacityContainerBuilder;
@@ -34,7 +35,7 @@ pub fn receive_durable<'s>(scope: Scope<'s, Time>, context: &WorkerContext, dura
         u64::from(durable.worker)
     });
     let mut input = builder.new_input(durable, to_all);
-    let activator = scope.worker().activator_for(info.address.clone());
+    let mut wake = WakeUp::new(scope, info.address.clone(), context);
     let context = context.clone();
     let mut receiver = Receiver { context: context.clone(), waiting: Vec::new() };
     builder.build(move |_capabilities| {
@@ -45,7 +46,7 @@ pub fn receive_durable<'s>(scope: Scope<'s, Time>, context: &WorkerContext, dura
                 }
             });
             if receiver.commit_offsets() {
-                activator.activate_after(OUTCOME_POLL);
+                wake.after(OUTCOME_POLL);
             }
         }
     });

@@ -13,6 +13,9 @@ use tidegate_recovery::EventTime;
 pub struct Report {
     /// The smallest watermark of those that are not idle; `None` when all are.
     pub minimum: Option<EventTime>,
+    /// The smallest watermark of those that are not idle and of which more is to be read: in a bounded run, a
+    /// partition that has reached its end keeps no other one from being read.
+    pub slowest: Option<EventTime>,
     /// The largest watermark of all.
     pub largest: EventTime,
 }
@@ -20,7 +23,8 @@ pub struct Report {
 impl Report {
     /// The report that a worker broadcasts: the minimum in steps, so that it changes rarely.
     pub fn in_steps(self, step_ms: i64) -> Report {
-        Report { minimum: self.minimum.map(|minimum| floor_to_step(minimum, step_ms)), ..self }
+        let floor = |time| floor_to_step(time, step_ms);
+        Report { minimum: self.minimum.map(floor), slowest: self.slowest.map(floor), ..self }
     }
 }
 
@@ -70,12 +74,12 @@ impl EventHand {
         self.hand
     }
 
-    /// The slowest partition that is not idle, anywhere; `None` when all are idle or not all have reported.
+    /// The slowest partition that is not idle and not at its end, anywhere; `None` when there is none, or when
+    /// not all have reported.
     pub fn slowest(&self) -> Option<EventTime> {
         let mut slowest = None;
         for report in self.reports.values() {
-            let minimum = (*report)?.minimum;
-            slowest = match (slowest, minimum) {
+            slowest = match (slowest, (*report)?.slowest) {
                 (Some(one), Some(other)) => Some(std::cmp::min::<EventTime>(one, other)),
                 (one, other) => one.or(other),
             };
@@ -104,7 +108,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn report(minimum: Option<i64>, largest: i64) -> Report {
-        Report { minimum: minimum.map(EventTime), largest: EventTime(largest) }
+        let minimum = minimum.map(EventTime);
+        Report { minimum, slowest: minimum, largest: EventTime(largest) }
     }
 
     #[test]

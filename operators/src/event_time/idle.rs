@@ -21,6 +21,8 @@ pub struct IdleSample {
     pub log_end: NextOffset,
     /// The epoch in which the newest record was read.
     pub last_read: Option<Epoch>,
+    /// The run is bounded, and the partition has reached the end that it had at start.
+    pub ended: bool,
 }
 
 /// Watches one partition.
@@ -91,6 +93,7 @@ mod tests {
             position: NextOffset(position),
             log_end: NextOffset(log_end),
             last_read: Some(Epoch(3)),
+            ended: false,
         })
     }
 
@@ -130,6 +133,7 @@ mod tests {
                 position: NextOffset(second as i64 * 10),
                 log_end: NextOffset(second as i64 * 10 + behind),
                 last_read: Some(Epoch(second * 10)),
+                ended: false,
             };
             let idle = clock.tick(seconds(second), Some(seen), Some(Epoch(second * 10)), false);
             assert_eq!(idle, second >= 30 && behind == 0, "at second {second}");

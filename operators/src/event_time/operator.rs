@@ -181,7 +181,9 @@ fn read_timestamps<'s, T: Data, E: Display>(
             own.set(Some(report));
             let told = report.in_steps(step_ms);
             let news = said.is_none_or(|said: Report| {
-                said.minimum != told.minimum || (told.minimum.is_none() && said.largest != told.largest)
+                said.minimum != told.minimum
+                    || said.slowest != told.slowest
+                    || (told.minimum.is_none() && said.largest != told.largest)
             });
             if news && !state.marks.is_empty() {
                 said = Some(told);
@@ -279,7 +281,12 @@ impl Timestamps {
         let desk = context.input_desk();
         self.marks.tick(now, open, context.sabotage().idle_with_backlog, |id| {
             let seen = desk.get(id)?;
-            Some(IdleSample { position: seen.position, log_end: seen.log_end?, last_read: seen.last_read })
+            Some(IdleSample {
+                position: seen.position,
+                log_end: seen.log_end?,
+                last_read: seen.last_read,
+                ended: seen.ended,
+            })
         });
         let process = context.process();
         for (id, watermark, _) in self.marks.iter() {

@@ -74,6 +74,7 @@ struct Partition {
     id: PartitionId,
     watermark: EventTime,
     idle: IdleClock,
+    ended: bool,
     /// The watermark at the end of each commit epoch that is not closed, where it moved.
     open: VecDeque<(Epoch, EventTime)>,
 }
@@ -102,6 +103,7 @@ impl PartitionWatermarks {
             id,
             watermark: EventTime::MIN,
             idle: IdleClock::new(settings.idle, now),
+            ended: false,
             open: VecDeque::new(),
         };
         PartitionWatermarks {
@@ -193,15 +195,18 @@ impl PartitionWatermarks {
         look: impl Fn(PartitionId) -> Option<IdleSample>,
     ) {
         for partition in &mut self.partitions {
-            partition.idle.tick(now, look(partition.id), open, with_backlog);
+            let seen = look(partition.id);
+            partition.ended = seen.is_some_and(|seen| seen.ended);
+            partition.idle.tick(now, seen, open, with_backlog);
         }
     }
 
     /// What this worker says about its partitions.
     pub fn report(&self) -> Report {
-        let awake = self.partitions.iter().filter(|partition| !partition.idle.is_idle());
+        let awake = || self.partitions.iter().filter(|partition| !partition.idle.is_idle());
         Report {
-            minimum: awake.map(|partition| partition.watermark).min(),
+            minimum: awake().map(|partition| partition.watermark).min(),
+            slowest: awake().filter(|partition| !partition.ended).map(|partition| partition.watermark).min(),
             largest: self
                 .partitions
                 .iter()
@@ -238,7 +243,10 @@ mod tests {
         assert_eq!(record(0, 1200), pass(EventTime(900)));
         assert_eq!(record(0, 0), pass(EventTime(1100)));
         assert_eq!(record(7, 0), Verdict::NotOurs);
-        assert_eq!(marks.report(), Report { minimum: Some(EventTime(-50)), largest: EventTime(1100) });
+        assert_eq!(
+            marks.report(),
+            Report { minimum: Some(EventTime(-50)), slowest: Some(EventTime(-50)), largest: EventTime(1100) }
+        );
     }
 
     #[test]

@@ -6,10 +6,12 @@
 
 use crate::batch::{ElementStream, Parcel};
 use crate::build::FlowBuild;
-use crate::context::{Hold, StepHandle, WorkerContext};
+use crate::context::{StepHandle, WorkerContext};
 use crate::element::{Data, Element, Meta};
 use crate::record::{ErrorPolicy, OnError, Place};
+use crate::status::Hold;
 use crate::time::Time;
+use crate::wake::WakeUp;
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::time::Duration;
@@ -51,7 +53,7 @@ where
 {
     let handle = build.step(step);
     let context = build.context().clone();
-    let worker = build.scope();
+    let scope = build.scope();
     let mut state = FlatMap {
         policy: ErrorPolicy::new(&context, &handle, on_error),
         hold: context.hold(step),
@@ -64,7 +66,7 @@ where
         Pipeline,
         &format!("flat map {step}"),
         move |_, info| {
-            let activator = worker.worker().activator_for(info.address.clone());
+            let mut wake = WakeUp::new(scope, info.address.clone(), &state.context);
             move |input, output| {
                 if state.policy.has_failed() {
                     return;
@@ -76,7 +78,7 @@ where
                     state.waiting.push_back((capability.delayed(&time, 0), elements.into_iter()));
                 });
                 if state.context.process().sinks.is_over() && state.is_busy() {
-                    activator.activate_after(SINK_WAIT);
+                    wake.after(SINK_WAIT);
                     return;
                 }
                 let slice = state.slice(&mut f);
@@ -85,7 +87,7 @@ where
                     output.session(&capability).give_container(&mut Parcel(results));
                 }
                 if state.is_busy() && !state.policy.has_failed() {
-                    activator.activate();
+                    wake.now();
                 }
             }
         },

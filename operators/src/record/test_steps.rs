@@ -3,10 +3,12 @@
 
 use crate::batch::{ElementStream, Parcel};
 use crate::build::FlowBuild;
-use crate::context::{Hold, StepHandle};
+use crate::context::StepHandle;
 use crate::element::{Data, Element};
 use crate::record::{OnError, try_filter};
+use crate::status::Hold;
 use crate::time::Time;
+use crate::wake::WakeUp;
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -99,7 +101,7 @@ fn wait<'s, T: Data>(
         Pipeline,
         &format!("wait {step}"),
         move |_, info| {
-            let activator = scope.worker().activator_for(info.address.clone());
+            let mut wake = WakeUp::new(scope, info.address.clone(), &context);
             move |input, output| {
                 let now = context.clock().now();
                 input.for_each(|capability, batch| {
@@ -120,7 +122,7 @@ fn wait<'s, T: Data>(
                 match waiting.held.iter().map(|(_, capability, _)| capability.time().epoch).min() {
                     Some(epoch) => {
                         waiting.hold.set(epoch, "a test step that waits");
-                        activator.activate_after(LOOK_AGAIN);
+                        wake.after(LOOK_AGAIN);
                     }
                     None => waiting.hold.clear(),
                 }

@@ -6,14 +6,16 @@
 
 use crate::batch::{ElementStream, FrontierOnly};
 use crate::build::{FlowBuild, epoch_only};
-use crate::context::{Hold, StepHandle, WorkerContext};
+use crate::context::{StepHandle, WorkerContext};
 use crate::element::{Element, PartitionId, Record};
 use crate::fault::Fault;
 use crate::frontier::FrontierHands;
 use crate::limits::SinkShare;
 use crate::record::OnError;
 use crate::sink::{Refused, SinkWriter, Ticket};
+use crate::status::Hold;
 use crate::time::Time;
+use crate::wake::WakeUp;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tidegate_recovery::{Epoch, ErrorClass, EventTime, StepId};
@@ -41,7 +43,7 @@ pub fn sink<'s, W: SinkWriter>(
     build.collect_acknowledgements(acknowledgements);
 
     writer.wake_with(scope.worker().sync_activator_for(info.address.to_vec()));
-    let activator = scope.worker().activator_for(info.address.clone());
+    let mut wake = WakeUp::new(scope, info.address.clone(), &context);
     let first = context.schedule().first;
     let mut state = Sink {
         share: context.process().sinks.share(),
@@ -74,7 +76,7 @@ pub fn sink<'s, W: SinkWriter>(
                 return;
             }
             if !state.queue.is_empty() {
-                activator.activate_after(FULL_RETRY);
+                wake.after(FULL_RETRY);
             }
         }
     });
@@ -142,6 +144,8 @@ impl<W: SinkWriter> Sink<W> {
             self.settle()?;
         }
         self.share.set(self.writer.in_flight_bytes() + self.waiting_bytes);
+        let process = self.context.process();
+        process.status.sink_bytes(process.sinks.bytes());
         // Tickets ascend; their epochs do so nearly.
         match self.outstanding.first_key_value() {
             Some((_, batch)) => self.hold.set(batch.epoch, "an acknowledgement of the destination"),

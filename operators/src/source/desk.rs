@@ -17,6 +17,8 @@ pub struct InputPosition {
     pub log_end: Option<NextOffset>,
     /// The epoch in which the partition's newest record was handed out, if there was one.
     pub last_read: Option<Epoch>,
+    /// The run is bounded, and the partition has reached the end that it had at start.
+    pub ended: bool,
 }
 
 /// A group of streams that meet in a window, a join or a merge: their partitions wait for each other.

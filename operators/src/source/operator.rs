@@ -23,6 +23,7 @@ use crate::source::desk::{InputPosition, SkewGroup};
 use crate::source::in_flight::{Bite, InFlight};
 use crate::source::{CommitOutcome, SourceBatch, SourceReader};
 use crate::time::Time;
+use crate::wake::WakeUp;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -48,7 +49,7 @@ pub struct SourceSettings {
 pub fn source<'s, R: SourceReader>(
     build: &FlowBuild<'s>,
     step: &StepId,
-    mut reader: R,
+    reader: R,
     settings: SourceSettings,
 ) -> ElementStream<'s, Record> {
     let context = build.context().clone();
@@ -61,11 +62,11 @@ pub fn source<'s, R: SourceReader>(
     let (_hands, hands) = builder.new_output();
     build.collect_rows(hands);
 
-    let activator = scope.worker().activator_for(info.address.clone());
-    context.watch_ending(activator.clone());
-    reader.wake_with(scope.worker().sync_activator_for(info.address.to_vec()));
+    let mut wake = WakeUp::new(scope, info.address.clone(), &context);
+    context.watch_ending(wake.activator().clone());
     let handle = build.step(step);
     let reader: Rc<RefCell<R>> = Rc::new(RefCell::new(reader));
+    reader.borrow_mut().wake_with(scope.worker().sync_activator_for(info.address.to_vec()));
     context.add_reader(reader.clone() as SharedReader);
 
     builder.build(move |capabilities| {
@@ -80,10 +81,8 @@ pub fn source<'s, R: SourceReader>(
             let sleep = state.run(|hand, batch| {
                 output.session(&hand.records).give_container(&mut Parcel(batch.elements));
             });
-            match sleep {
-                Some(Duration::ZERO) => activator.activate(),
-                Some(sleep) => activator.activate_after(sleep),
-                None => {}
+            if let Some(sleep) = sleep {
+                wake.after(sleep);
             }
         }
     });
@@ -188,11 +187,22 @@ impl<R: SourceReader> Source<R> {
         }
     }
 
+    /// Says where the run begins: the lag of a partition counts from there until something is committed.
+    fn show_start(&self) {
+        let process = self.context.process();
+        let reader = self.reader.borrow();
+        for input in &self.inputs {
+            let start = reader.position(input.id);
+            process.status.partition(&process.inputs, input.id, |partition| partition.start = Some(start));
+        }
+    }
+
     /// One activation. Returns how long to sleep; `None` when there is nothing to come back for.
     fn run(&mut self, mut emit: impl FnMut(&Hand, SourceBatch)) -> Option<Duration> {
         let first = self.context.schedule().first;
         if !self.started {
             self.started = true;
+            self.show_start();
             // All workers begin at the minimum of all times; the generation begins at its first epoch.
             if let Some(hand) = &mut self.hand {
                 hand.advance(first);
@@ -427,6 +437,7 @@ impl<R: SourceReader> Source<R> {
     }
 
     fn look_at_positions(&self) {
+        let until_end = self.context.process().until_end;
         let reader = self.reader.borrow();
         for input in &self.inputs {
             let position = InputPosition {
@@ -434,6 +445,7 @@ impl<R: SourceReader> Source<R> {
                 readable_end: reader.readable_end(input.id),
                 log_end: reader.log_end(input.id),
                 last_read: input.last_read,
+                ended: until_end && reader.position(input.id) >= reader.end_at_start(input.id),
             };
             self.context.input_desk().set(input.id, position);
         }
@@ -512,7 +524,7 @@ impl<R: SourceReader> Source<R> {
                 partition.log_end = log_end;
                 partition.held = held;
                 if let Some(end) = log_end {
-                    let done = partition.committed.unwrap_or(position);
+                    let done = partition.committed.or(partition.start).unwrap_or(position);
                     input.metrics.lag.set((end.0 - done.0).max(0));
                 }
             });
@@ -521,12 +533,10 @@ impl<R: SourceReader> Source<R> {
         self.worker_metrics.in_flight_records.set(records as i64);
         self.worker_metrics.in_flight_bytes.set(bytes as i64);
         self.worker_metrics.epoch.set(epoch.0 as i64);
-        let waiting = self.context.waiting();
         process.status.worker(self.context.worker().0, |worker| {
             worker.epoch = epoch;
             worker.in_flight_records = records;
             worker.in_flight_bytes = bytes;
-            worker.waiting = waiting;
         });
     }
 

@@ -14,7 +14,6 @@ use tidegate_operators::clock::Clock;
 use tidegate_operators::collect_batch::{BatchLimits, collect_batch};
 use tidegate_operators::element::{Element, Keyed, Record};
 use tidegate_operators::event_time::{EventTimeSettings, event_time};
-use tidegate_operators::keyed;
 use tidegate_operators::memory::{MemoryBroker, MemoryOutput, MemoryReader, MemoryWriter};
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::record::{OnError, filter, key_by, map, try_flat_map};
@@ -235,7 +234,7 @@ impl Flow {
                     build,
                     &step("total"),
                     keyed,
-                    keyed::OnError::Fail,
+                    OnError::Fail,
                     |total: &mut Option<i64>, _: Record| {
                         let now = total.unwrap_or(0) + 1;
                         *total = Some(now);

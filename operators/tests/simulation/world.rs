@@ -426,9 +426,12 @@ impl World {
             );
             for (worker, at) in &status.workers {
                 text += &format!(
-                    "worker {worker}: epoch {} in flight {} limit {:?} waiting {:?}; ",
-                    at.epoch, at.in_flight_records, at.limit, at.waiting
+                    "worker {worker}: epoch {} in flight {} limit {:?} waiting {:?} ending {:?}; ",
+                    at.epoch, at.in_flight_records, at.limit, at.waiting, at.ending
                 );
+            }
+            for (step, at) in &status.steps {
+                text += &format!("{step}: {}/{}; ", at.received, at.emitted);
             }
             for at in &status.partitions {
                 text += &format!(
