@@ -52,7 +52,11 @@ impl Connections {
                 .name(id)
                 .and_then(|name| self.start.partitions.iter().find(|plan| plan.partition == *name))
                 .expect("the table of inputs is made of the start plan");
-            if plan.resumed.is_none() && plan.group.is_none() && plan.start == plan.end && plan.start > NextOffset(0) {
+            if plan.resumed.is_none()
+                && plan.group.is_none()
+                && plan.start == plan.end
+                && plan.start > NextOffset(0)
+            {
                 chosen.push((id, plan.start));
             }
             starts.push(PartitionStart {
@@ -77,7 +81,9 @@ impl Connections {
             reader.commit_and_wait(&chosen, self.commit_deadline).map_err(|reason| {
                 Fault::new(
                     tidegate_recovery::ErrorClass::Unavailable,
-                    format!("the start offsets that auto_offset_reset chose could not be committed: {reason}"),
+                    format!(
+                        "the start offsets that auto_offset_reset chose could not be committed: {reason}"
+                    ),
                 )
             })?;
         }
