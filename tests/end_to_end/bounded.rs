@@ -76,7 +76,9 @@ fn a_bounded_run_does_not_chase_a_log_that_grows() {
 #[test]
 fn a_stop_fires_no_window_and_the_open_ones_are_in_the_snapshot() {
     let case = Case::new("stop", 2);
-    let events = Workload { partitions: 2, records: 600, ..Workload::default() }.events();
+    // All of it lies within one window, far from its borders.
+    let start_ms = Workload::default().start_ms + 600_000;
+    let events = Workload { partitions: 2, records: 600, start_ms, ..Workload::default() }.events();
     let flow = case.flow(&window_steps("out_of_order: 2s", "tumbling: 1h"));
     let launch = case.launch(&flow).recovery(&case.store());
     case.kafka.produce(&case.input, &messages(&events[..300]));

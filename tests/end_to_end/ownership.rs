@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use tidegate_harness::workload::messages;
-use tidegate_harness::{Oracle, Outcome, WindowKind, Workload, Writer, checker, wait, witness};
+use tidegate_harness::{Cluster, Oracle, Outcome, WindowKind, Workload, Writer, checker, wait, witness};
 
 use crate::case::{Case, DEADLINE, window_steps};
 use crate::status;
@@ -29,8 +29,11 @@ fn two_processes_own_partitions_in_turn_and_commit_the_end_of_each_though_keys_l
     let launch = case.launch(&flow).shape(2, 1).recovery(&case.store());
     let mut cluster = launch.start();
     cluster.wait_ready(DEADLINE);
-    assert_eq!(status::owned(&cluster, 0), BTreeSet::from([0, 2]));
-    assert_eq!(status::owned(&cluster, 1), BTreeSet::from([1]));
+    for (process, partitions) in [(0, BTreeSet::from([0, 2])), (1, BTreeSet::from([1]))] {
+        cluster.wait_for(&format!("process {process} owns {partitions:?}"), DEADLINE, |cluster| {
+            status::owned(cluster, process) == partitions
+        });
+    }
     case.wait_caught_up();
     let lines = witness::describe_group(&case.kafka, &case.group);
     assert_eq!(lines.len(), 3);
@@ -53,8 +56,11 @@ fn twelve_partitions_on_three_processes_of_two_workers_are_each_owned_once() {
     let case = Case::new("twelve", 12);
     let mut cluster = case.launch(&case.copy()).shape(3, 2).start();
     cluster.wait_ready(DEADLINE);
-    let owned: Vec<BTreeSet<i32>> = (0..3).map(|n| status::owned(&cluster, n)).collect();
-    assert_eq!(owned.iter().map(BTreeSet::len).sum::<usize>(), 12, "{owned:?}");
+    let owned = |cluster: &Cluster| (0..3).map(|n| status::owned(cluster, n)).collect::<Vec<BTreeSet<i32>>>();
+    cluster.wait_for("each process owns four partitions", DEADLINE, |cluster| {
+        owned(cluster).iter().all(|partitions| partitions.len() == 4)
+    });
+    let owned = owned(&cluster);
     assert_eq!(owned.iter().flatten().collect::<BTreeSet<_>>().len(), 12, "{owned:?}");
 }
 

@@ -2,9 +2,17 @@
 
 use std::time::Duration;
 
-use tidegate_harness::{checker, wait};
+use tidegate_harness::{Cluster, checker, wait};
 
 use crate::case::{Case, DEADLINE, numbered};
+use crate::status;
+
+/// Waits until the process has read this many records: a stop before that has nothing to drain.
+fn wait_read(cluster: &mut Cluster, count: f64) {
+    cluster.wait_for("the records are read", DEADLINE, |cluster| {
+        status::metric(cluster, 0, "tidegate_records_read_total").is_some_and(|read| read >= count)
+    });
+}
 
 // C9 L38
 #[test]
@@ -40,8 +48,8 @@ fn a_second_signal_stops_at_once_with_its_own_code_and_a_restart_is_exact() {
         case.kafka.produce(&case.input, &numbered(0..10, 1));
         let launch = case.launch(&case.flow(&steps)).test_steps().recovery(&case.store());
         let mut cluster = launch.start();
-        cluster.wait_ready(DEADLINE);
-        let send = |cluster: &tidegate_harness::Cluster| {
+        wait_read(&mut cluster, 10.0);
+        let send = |cluster: &Cluster| {
             if interrupt { cluster.interrupt(0) } else { cluster.terminate(0) }
         };
         send(&cluster);
@@ -66,7 +74,7 @@ fn a_stop_that_cannot_drain_ends_at_shutdown_timeout_with_75_and_commits_nothing
     case.kafka.produce(&case.input, &numbered(0..10, 1));
     let flow = case.flow(&steps).cluster("shutdown_timeout: 2s");
     let mut cluster = case.launch(&flow).test_steps().start();
-    cluster.wait_ready(DEADLINE);
+    wait_read(&mut cluster, 10.0);
     cluster.terminate(0);
     cluster.expect_exit(75, Duration::from_secs(15));
     assert!(case.kafka.group_offsets(&case.group, &case.input).get(&0).is_none_or(|offset| *offset == 0));

@@ -17,6 +17,15 @@ pub(crate) fn lag(cluster: &Cluster, n: usize) -> Option<i64> {
     partitions(&status).iter().map(|entry| entry["lag"].as_i64()).sum()
 }
 
+/// The end of a partition's log, as whoever reads it sees it.
+pub(crate) fn log_end(cluster: &Cluster, partition: i32) -> Option<i64> {
+    (0..cluster.len()).filter_map(|n| cluster.status(n)).find_map(|status| {
+        let entries = partitions(&status);
+        let entry = entries.iter().find(|entry| number(&entry["partition"]) == Some(partition))?;
+        entry["log_end"].as_i64()
+    })
+}
+
 /// A figure of `/status` at the top level or below `counters`.
 pub(crate) fn counter(cluster: &Cluster, n: usize, name: &str) -> Option<i64> {
     let status = cluster.status(n)?;
