@@ -82,11 +82,6 @@ impl Running {
             .ok_or_else(|| Error::system(format!("read the CPU time of {}", self.name), "it ended"))
     }
 
-    /// Its process id.
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// When it was started.
     pub(crate) fn started(&self) -> Instant {
         self.started

@@ -25,11 +25,6 @@ impl Samples {
         self.costs.push(cost);
     }
 
-    /// Number of runs.
-    pub(crate) fn len(&self) -> usize {
-        self.costs.len()
-    }
-
     /// CPU seconds per run.
     pub(crate) fn cpu_s(&self) -> Median {
         median(self.costs.iter().map(|cost| cost.cpu_s))

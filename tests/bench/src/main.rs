@@ -10,9 +10,12 @@ mod broker;
 mod child;
 mod error;
 mod figures;
+mod flows;
+mod idle;
 mod librdkafka;
 mod loops;
 mod machine;
+mod programs;
 mod report;
 mod scaling;
 mod store;
@@ -26,9 +29,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use error::{Error, Result};
-use loops::Task;
 use report::Report;
-use suite::{Output, Program, Sitting, raw};
+use suite::Sitting;
 use workload::Workload;
 
 /// Measures Tidegate against loops written straight on librdkafka.
@@ -76,9 +78,9 @@ struct RunArgs {
     /// A short form: 300 000 records, 2 rounds; it shows that everything works, its figures mislead.
     #[arg(long)]
     quick: bool,
-    /// The binary `tidegate`; by default the one beside this binary.
-    #[arg(long)]
-    tidegate: Option<PathBuf>,
+    /// Only these parts; the table has gaps then.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Part>,
     /// Where the table goes.
     #[arg(long, default_value = "tests/bench/RESULTS.md")]
     out: PathBuf,
@@ -101,30 +103,56 @@ fn main() -> ExitCode {
     }
 }
 
+/// What is measured; each part by itself with `--only`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// Programs over one topic.
+    Programs,
+    /// The recovery store by itself.
+    Store,
+    /// One worker and two.
+    Scaling,
+    /// A cluster with nothing to do.
+    Idle,
+    /// From the start to the first record.
+    Start,
+}
+
+const COMMAND: &str = "cargo build --release --workspace --bins && target/release/tidegate-bench run";
+
 fn run(args: &RunArgs) -> Result<()> {
     let (records, rounds) = if args.quick { (300_000, 2) } else { (args.workload.records, args.rounds) };
     let workload = Workload { records, keys: args.workload.keys, partitions: args.workload.partitions };
+    let wanted = |part: Part| args.only.is_empty() || args.only.contains(&part);
     let mut report = Report::default();
-    store::compare(rounds, &mut report)?;
-    scaling::compare(&workload, rounds, &mut report)?;
-
     let bench_broker = broker::BenchBroker::start(records)?;
     let kafka = bench_broker.broker().kafka();
-
-    eprintln!("filling a topic with {records} records");
-    let own = std::env::current_exe().map_err(|e| Error::system("find this binary", e))?;
-    let sitting = Sitting {
-        kafka: kafka.clone(),
-        workload,
-        from: topics::Topic::filled(kafka, &workload)?,
-        windows: workload.window_totals(),
-        own,
-        tidegate: args.tidegate.clone().map_or_else(|| suite::beside("tidegate"), Ok)?,
-    };
-    sitting.compare(&programs(), rounds, &mut report)?;
-
+    if wanted(Part::Programs) {
+        eprintln!("filling a topic with {records} records");
+        let sitting = Sitting {
+            kafka: kafka.clone(),
+            workload,
+            from: topics::Topic::filled(kafka, &workload)?,
+            windows: workload.window_totals(),
+            own: std::env::current_exe().map_err(|e| Error::system("find this binary", e))?,
+        };
+        sitting.compare(&programs::all(), rounds, &mut report)?;
+        programs::add_bounds(&mut report);
+    }
+    if wanted(Part::Scaling) {
+        scaling::compare(&workload, rounds, &mut report)?;
+    }
+    if wanted(Part::Store) {
+        store::compare(rounds, &mut report)?;
+    }
+    if wanted(Part::Idle) {
+        idle::epochs(kafka, rounds.min(3), &mut report)?;
+    }
+    if wanted(Part::Start) {
+        idle::start(kafka, rounds, &mut report)?;
+    }
     let machine = machine::Machine::look(bench_broker.description());
-    let page = report.page(&workload, rounds, &machine, "cargo run --release -p tidegate-bench -- run");
+    let page = report.page(&workload, rounds, &machine, COMMAND);
     std::fs::write(&args.out, &page).map_err(|source| Error::File { path: args.out.clone(), source })?;
     print(&page)
 }
@@ -140,31 +168,6 @@ fn hold(args: &WorkloadArgs) -> Result<()> {
     std::io::Read::read_to_end(&mut std::io::stdin(), &mut ignored)
         .map_err(|e| Error::system("read stdin", e))?;
     Ok(())
-}
-
-fn programs() -> Vec<Program> {
-    vec![
-        Program { work: "consume", name: "raw", output: Output::Nothing, command: raw(Task::Consume) },
-        Program {
-            work: "copy",
-            name: "raw, one by one",
-            output: Output::Copy,
-            command: raw(Task::CopySingly),
-        },
-        Program {
-            work: "copy",
-            name: "raw, in batches",
-            output: Output::Copy,
-            command: raw(Task::CopyBatched),
-        },
-        Program { work: "count per key", name: "raw", output: Output::Nothing, command: raw(Task::Count) },
-        Program {
-            work: "count per key and minute",
-            name: "raw",
-            output: Output::Windows,
-            command: raw(Task::Windows),
-        },
-    ]
 }
 
 /// The table goes to stdout; a closed pipe is no failure of the benchmark.

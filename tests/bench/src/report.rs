@@ -173,6 +173,11 @@ impl Report {
         Ok(())
     }
 
+    /// The program of this work and name.
+    pub(crate) fn program(&self, work: &str, name: &str) -> Option<&ProgramLine> {
+        self.programs.iter().find(|line| line.work == work && line.name == name)
+    }
+
     /// CPU seconds and wall seconds of the raw loops of a work, each the best of them.
     pub(crate) fn best_raw(&self, work: &str) -> Option<(f64, f64)> {
         let raw = || self.programs.iter().filter(|line| line.work == work && line.name.starts_with("raw"));

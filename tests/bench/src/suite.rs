@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate_harness::{Kafka, Scratch};
 
 use crate::child::{self, Cost};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::figures::Samples;
 use crate::loops::Task;
 use crate::report::{ProgramLine, Report};
@@ -37,8 +37,11 @@ pub(crate) struct Program {
     /// What it writes.
     pub(crate) output: Output,
     /// The command that runs it.
-    pub(crate) command: fn(&Run<'_>) -> Result<Command>,
+    pub(crate) command: MakeCommand,
 }
+
+/// Makes the command of one run.
+pub(crate) type MakeCommand = fn(&Run<'_>) -> Result<Command>;
 
 /// What one run has to work with.
 pub(crate) struct Run<'a> {
@@ -62,12 +65,10 @@ pub(crate) struct Sitting {
     pub(crate) windows: WindowTotals,
     /// This binary.
     pub(crate) own: PathBuf,
-    /// The binary `tidegate`.
-    pub(crate) tidegate: PathBuf,
 }
 
 /// A raw loop of this binary.
-pub(crate) fn raw(task: Task) -> fn(&Run<'_>) -> Result<Command> {
+pub(crate) fn raw(task: Task) -> MakeCommand {
     match task {
         Task::Consume => |run| Ok(raw_command(run, "consume")),
         Task::CopySingly => |run| Ok(raw_command(run, "copy-singly")),
@@ -150,10 +151,4 @@ impl Sitting {
         }
         Ok(cost)
     }
-}
-
-/// The binary beside this one.
-pub(crate) fn beside(name: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe().map_err(|e| Error::system("find this binary", e))?;
-    Ok(own.with_file_name(name))
 }

@@ -78,14 +78,13 @@ impl Topic {
         Error::expect(format!("records counted by the windows in {}", self.name), expected.records, counted)
     }
 
-    /// Waits for the first record and returns when it has come.
-    pub(crate) fn wait_first(&self, deadline: Duration) -> Result<()> {
+    /// A consumer that is ready for the first record; make it before whatever writes it is started.
+    pub(crate) fn first_record(&self) -> Result<FirstRecord> {
         let consumer = self.consumer()?;
-        let record = consumer.poll(deadline);
-        match record {
-            Some(Ok(_)) => Ok(()),
-            Some(Err(e)) => Err(Error::system("wait for the first record", e)),
-            None => Err(Error::system("wait for the first record", format!("none within {deadline:?}"))),
+        // Connects and fetches, so that the record is seen at once when it comes.
+        match consumer.poll(Duration::from_millis(500)) {
+            None => Ok(FirstRecord(consumer)),
+            Some(_) => Err(Error::system("wait for the first record", "the topic is not empty")),
         }
     }
 
@@ -119,6 +118,20 @@ impl Topic {
         }
         consumer.assign(&list).map_err(|e| Error::system("assign partitions", e))?;
         Ok(consumer)
+    }
+}
+
+/// Waits for the first record of a topic.
+pub(crate) struct FirstRecord(BaseConsumer);
+
+impl FirstRecord {
+    /// Returns when it has come.
+    pub(crate) fn wait(&self, deadline: Duration) -> Result<()> {
+        match self.0.poll(deadline) {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(e)) => Err(Error::system("wait for the first record", e)),
+            None => Err(Error::system("wait for the first record", format!("none within {deadline:?}"))),
+        }
     }
 }
 
