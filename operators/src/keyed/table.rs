@@ -85,7 +85,7 @@ impl<V> KeyTable<V> {
     pub(crate) fn remove(&mut self, place: u32) -> Slot<V> {
         let slot = self.slots[place as usize].take().expect("a place in use");
         let entry = self.index.find_entry(slot.hash.0, |&other| other == place);
-        entry.ok().expect("every place in use is in the index").remove();
+        entry.expect("every place in use is in the index").remove();
         self.free.push(place);
         slot
     }

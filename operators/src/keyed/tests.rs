@@ -121,7 +121,7 @@ fn after_a_rescale_a_step_acts_from_its_lowest_bucket_and_each_bucket_refuses_by
     for number in 0.. {
         let key = format!("k{number}");
         let bucket = hash_of_key(Some(&key.clone().into())).bucket().0;
-        (if bucket % 2 == 0 { &mut even } else { &mut odd }).get_or_insert(key);
+        (if bucket.is_multiple_of(2) { &mut even } else { &mut odd }).get_or_insert(key);
         if even.is_some() && odd.is_some() {
             break;
         }

@@ -257,7 +257,7 @@ impl<S: Clone> Sessions<S> {
         let known = self.keys.at(key);
         if known.head == NO_SESSION {
             let entry = self.index.find_entry(known.hash.0, |&place| place == key);
-            entry.ok().expect("every key is in the index").remove();
+            entry.expect("every key is in the index").remove();
             self.keys.remove(key);
         }
     }
