@@ -63,8 +63,12 @@ fn read(file: &Path) -> Result<Source, Box<Problem>> {
 
 /// Runs the command.
 pub fn run(config: &CheckConfig, environment: &Environment) -> ExitCode {
-    let loaded = load_config(&config.flow, environment);
-    let report = report(&loaded, config.explain, config.json);
+    finish(&load_config(&config.flow, environment), config.explain, config.json)
+}
+
+/// Prints the report and gives the exit code.
+pub(crate) fn finish(loaded: &Loaded, explain: bool, json: bool) -> ExitCode {
+    let report = report(loaded, explain, json);
     let written = std::io::stdout().lock().write_all(report.as_bytes());
     match (written, loaded.problems.has_errors()) {
         (Err(_), _) => exit::code(tidegate_recovery::ErrorClass::StoreIo),

@@ -6,8 +6,11 @@
 
 pub mod json;
 mod map;
+mod rank;
+pub mod time;
 
 pub use map::Map;
+pub use rank::rank;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};

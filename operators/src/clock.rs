@@ -26,6 +26,11 @@ impl SystemClock {
     pub fn start() -> SystemClock {
         SystemClock(Instant::now())
     }
+
+    /// A clock whose monotonic part began at `origin`.
+    pub fn since(origin: Instant) -> SystemClock {
+        SystemClock(origin)
+    }
 }
 
 impl Clock for SystemClock {

@@ -13,9 +13,11 @@ use crate::batch::ElementStream;
 use crate::build::FlowBuild;
 use crate::element::{Data, Element, Keyed};
 use crate::keyed::{
-    Applied, Closing, Keep, KeyRow, KeyTable, KeyedLogic, LastEpoch, OnError, Outlet, RecordError, StateError,
+    Applied, Closing, Keep, KeyRow, KeyTable, KeyedLogic, LastEpoch, Outlet, RecordError, StateError,
     StepRows, keyed_step,
 };
+use crate::record::OnError;
+use crate::steps::StepSpec;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -45,6 +47,11 @@ pub fn collect_batch<'s, T: Data>(
 ) -> ElementStream<'s, Keyed<Vec<T>>> {
     assert!(limits.records_max > 0, "a batch has at least one record");
     keyed_step(build, stream, step, CollectBatch::new(limits), OnError::Fail)
+}
+
+/// The step in the table of steps.
+pub fn step_spec(id: StepId) -> StepSpec {
+    StepSpec::stateful(id, "collect_batch", u16::from(COLLECT_BATCH_STATE_VERSION))
 }
 
 /// Version of the rows of a `collect_batch`.
@@ -337,12 +344,7 @@ impl<T: Data> KeyedLogic for CollectBatch<T> {
         closing
     }
 
-    fn hand_out_last(
-        &mut self,
-        last: LastEpoch,
-        max: usize,
-        outlet: &mut Outlet<'_, Self::Out>,
-    ) -> Closing {
+    fn hand_out_last(&mut self, last: LastEpoch, max: usize, outlet: &mut Outlet<'_, Self::Out>) -> Closing {
         if last == LastEpoch::Stop && outlet.rows.kept() {
             return Closing::Done;
         }
@@ -356,8 +358,9 @@ impl<T: Data> KeyedLogic for CollectBatch<T> {
             let (event, timestamp) = (pending.event, pending.timestamp);
             for (value, place) in pending.values.iter().zip(0_u64..).skip(pending.stored) {
                 rows.put(bucket, key, &place.to_be_bytes(), |out| {
-                    *out = postcard::to_extend(&StoredRecord { event, timestamp, value }, std::mem::take(out))
-                        .expect("a value that can travel can be encoded");
+                    *out =
+                        postcard::to_extend(&StoredRecord { event, timestamp, value }, std::mem::take(out))
+                            .expect("a value that can travel can be encoded");
                 });
             }
             pending.stored = pending.values.len();
@@ -383,5 +386,180 @@ impl<T: Data> KeyedLogic for CollectBatch<T> {
 
     fn cut_early(&mut self) {
         self.cut_early = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ending::Ending;
+    use crate::keyed::Wake;
+    use crate::keyed::hand_driven::HandDriven;
+    use crate::time::Time;
+
+    type Batches = HandDriven<CollectBatch<i64>>;
+
+    const LIMITS: BatchLimits = BatchLimits { records_max: 3, timeout: Duration::from_secs(10) };
+
+    fn with_store() -> Batches {
+        HandDriven::new(|| CollectBatch::new(LIMITS), OnError::Fail)
+    }
+
+    fn without_store() -> Batches {
+        HandDriven::volatile(|| CollectBatch::new(LIMITS), OnError::Fail)
+    }
+
+    fn batches(step: &mut Batches) -> Vec<(u64, String, Vec<i64>)> {
+        let results = step.take_results().into_iter();
+        results.map(|(time, batch)| (time.epoch.0, batch.key_text(), batch.value.value)).collect()
+    }
+
+    fn batch(epoch: u64, key: &str, values: &[i64]) -> (u64, String, Vec<i64>) {
+        (epoch, key.to_owned(), values.to_vec())
+    }
+
+    #[test]
+    fn a_batch_comes_when_it_is_full_or_when_its_time_is_up() {
+        let mut step = with_store();
+        for (key, value) in [("a", 1), ("b", 10), ("a", 2), ("a", 3), ("a", 4)] {
+            step.push(1, key, value);
+        }
+        step.frontier(2);
+        assert_eq!(batches(&mut step), [batch(1, "a", &[1, 2, 3])]);
+        assert_eq!(step.wake, Wake::After(LIMITS.timeout));
+        step.now = Duration::from_secs(9);
+        step.push(2, "c", 20);
+        step.run();
+        assert_eq!(batches(&mut step), []);
+        step.now = Duration::from_secs(10);
+        step.run();
+        assert_eq!(batches(&mut step), [batch(2, "b", &[10]), batch(2, "a", &[4])]);
+        assert_eq!(step.wake, Wake::After(Duration::from_secs(9)));
+    }
+
+    #[test]
+    fn with_a_store_a_restart_goes_on_with_the_records_that_wait() {
+        // L50
+        let mut step = with_store();
+        step.push(1, "a", 1);
+        step.push(5, "a", 2);
+        step.push(5, "b", 3);
+        step.frontier(9);
+        assert_eq!(step.stored_rows(), 3);
+        assert_eq!(step.holds().results, Some(Time::new(Epoch(9), EventTime::MIN)), "they are state");
+        step.restart_after(8);
+        step.push(9, "a", 4);
+        step.push(9, "a", 5);
+        step.frontier(13);
+        assert_eq!(batches(&mut step), [batch(9, "a", &[1, 2, 4])]);
+        assert_eq!(step.stored_rows(), 2);
+        step.now = Duration::from_secs(60);
+        step.restart_after(12);
+        step.run();
+        assert_eq!(batches(&mut step), [], "their time begins anew with the process");
+        step.now = Duration::from_secs(70);
+        step.frontier(17);
+        let mut left = batches(&mut step);
+        left.sort();
+        assert_eq!(left, [batch(13, "a", &[5]), batch(13, "b", &[3])]);
+        assert_eq!(step.stored_rows(), 0);
+    }
+
+    #[test]
+    fn without_a_store_the_oldest_record_holds_its_epoch_until_its_batch_is_acknowledged() {
+        // Rule 2.4, behaviour 15
+        let mut step = without_store();
+        step.push(2, "a", 1);
+        step.push(3, "b", 9);
+        step.frontier(7);
+        let holds = step.holds();
+        assert_eq!(holds.rows, Some(Epoch(2)), "the committer waits");
+        assert_eq!(holds.results.map(|time| time.epoch), Some(Epoch(7)), "nobody else does");
+        step.push(7, "a", 2);
+        step.push(7, "a", 3);
+        step.run();
+        assert_eq!(batches(&mut step), [batch(7, "a", &[1, 2, 3])]);
+        assert_eq!((step.holds().rows, step.held_records()), (Some(Epoch(2)), 4));
+        step.released.insert(Epoch(7));
+        assert_eq!((step.holds().rows, step.held_records()), (Some(Epoch(3)), 1));
+    }
+
+    #[test]
+    fn without_a_store_a_stop_leaves_nothing_behind() {
+        let mut step = without_store();
+        step.push(2, "a", 1);
+        step.frontier(3);
+        step.ending = Ending::Stop { last: Epoch(4) };
+        step.empty();
+        assert_eq!(batches(&mut step), [batch(4, "a", &[1])]);
+        let holds = step.holds();
+        assert_eq!((holds.results, holds.rows), (None, Some(Epoch(2))));
+        step.released.insert(Epoch(4));
+        assert_eq!(step.holds().rows, None);
+    }
+
+    #[test]
+    fn with_a_store_a_stop_leaves_what_waits_in_the_snapshot_and_an_end_gives_it_out() {
+        let mut step = with_store();
+        step.push(2, "a", 1);
+        step.frontier(3);
+        step.ending = Ending::Stop { last: Epoch(4) };
+        step.empty();
+        assert_eq!((batches(&mut step), step.stored_rows()), (vec![], 1));
+        step.restart_after(4);
+        step.ending = Ending::End { last: Epoch(8) };
+        step.empty();
+        assert_eq!((batches(&mut step), step.stored_rows()), (vec![batch(8, "a", &[1])], 0));
+    }
+
+    #[test]
+    fn too_many_held_records_cut_batches_early() {
+        // E27
+        let mut step = without_store();
+        step.push(1, "a", 1);
+        step.push(1, "b", 2);
+        step.frontier(2);
+        step.cut_early();
+        step.run();
+        assert_eq!(batches(&mut step), [batch(2, "a", &[1]), batch(2, "b", &[2])]);
+        step.push(2, "a", 3);
+        step.run();
+        assert_eq!(batches(&mut step), [], "once");
+    }
+
+    #[test]
+    fn a_batch_is_not_late_behind_the_step() {
+        let mut step = with_store();
+        let event = |ms| EventTime(ms);
+        step.push_at(Time::new(Epoch(1), event(5)), "a", 1, event(7), event(5));
+        step.hands(1, 100);
+        assert_eq!(step.holds().results, Some(Time::new(Epoch(1), event(7))), "the hand waits for it");
+        step.push_at(Time::new(Epoch(1), event(100)), "a", 2, event(120), event(100));
+        step.run();
+        assert_eq!(step.holds().results, Some(Time::new(Epoch(1), event(100))));
+        // A record that is late already does not make its batch late.
+        step.push_at(Time::new(Epoch(1), event(100)), "b", 3, event(2), event(100));
+        step.now = LIMITS.timeout;
+        step.run();
+        for (time, batch) in step.take_results() {
+            assert!(batch.meta.event >= time.event && batch.meta.watermark == time.event, "{batch:?}");
+        }
+    }
+
+    #[test]
+    fn batches_that_were_full_long_before_their_time_are_forgotten() {
+        let mut step = with_store();
+        for value in 0..30_000 {
+            step.push(1, &(value % 10).to_string(), value);
+        }
+        step.frontier(2);
+        assert_eq!(step.take_results().len(), 10_000);
+        let logic = step.logic();
+        assert!(
+            logic.due.len() < 200 && logic.events.len() < 200,
+            "{} {}",
+            logic.due.len(),
+            logic.events.len()
+        );
     }
 }

@@ -99,6 +99,17 @@ impl MemoryBroker {
         NextOffset(self.lock().logs.get(partition).map_or(0, |log| log.entries.len()) as i64)
     }
 
+    /// The records of a partition with their offsets.
+    pub fn records(&self, partition: &TopicPartition) -> Vec<(i64, Record)> {
+        let broker = self.lock();
+        let entries = broker.logs.get(partition).map_or(&[][..], |log| &log.entries).iter();
+        let records = entries.zip(0..).filter_map(|(entry, offset)| match entry {
+            Entry::Record { record, .. } => Some((offset, record.clone())),
+            Entry::Nothing => None,
+        });
+        records.collect()
+    }
+
     /// What the group committed for a partition.
     pub fn committed(&self, partition: &TopicPartition) -> Option<NextOffset> {
         self.lock().group.get(partition).copied()

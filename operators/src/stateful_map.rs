@@ -4,9 +4,11 @@ use crate::batch::ElementStream;
 use crate::build::FlowBuild;
 use crate::element::{Data, Element, Keyed};
 use crate::keyed::{
-    Applied, Closing, Keep, KeyRow, KeyTable, KeyedLogic, LastEpoch, OnError, Outlet, RecordError, StateError,
+    Applied, Closing, Keep, KeyRow, KeyTable, KeyedLogic, LastEpoch, Outlet, RecordError, StateError,
     StepRows, keyed_step,
 };
+use crate::record::OnError;
+use crate::steps::StepSpec;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Display;
 use std::marker::PhantomData;
@@ -24,7 +26,7 @@ impl<S: Clone + Serialize + DeserializeOwned + 'static> KeyState for S {}
 /// offsets. After an error under [`OnError::Drop`] the state is as it was before the record.
 ///
 /// ```
-/// use tidegate_operators::{build::FlowBuild, batch::ElementStream, element::Keyed, keyed::OnError};
+/// use tidegate_operators::{build::FlowBuild, batch::ElementStream, element::Keyed, record::OnError};
 /// use tidegate_operators::stateful_map::stateful_map;
 /// use tidegate_recovery::StepId;
 ///
@@ -54,8 +56,12 @@ where
     E: Display,
     F: FnMut(&mut Option<S>, T) -> Result<I, E> + 'static,
 {
-    let logic = StatefulMap { f, keys: KeyTable::new(), keep_before: on_error == OnError::Drop, types: PhantomData };
-    keyed_step(build, stream, step, logic, on_error)
+    keyed_step(build, stream, step, StatefulMap::new(on_error, f), on_error)
+}
+
+/// The step in the table of steps.
+pub fn step_spec(id: StepId) -> StepSpec {
+    StepSpec::stateful(id, "stateful_map", u16::from(STATEFUL_MAP_STATE_VERSION))
 }
 
 /// Version of the rows of a `stateful_map`; the state inside is the user's.
@@ -73,6 +79,20 @@ struct Kept<S> {
     state: Option<S>,
     /// The store has a row of it.
     stored: bool,
+}
+
+impl<T, S, O, F> StatefulMap<T, S, O, F> {
+    fn new(on_error: OnError, f: F) -> StatefulMap<T, S, O, F> {
+        let keep_before = on_error == OnError::Drop;
+        StatefulMap { f, keys: KeyTable::new(), keep_before, types: PhantomData }
+    }
+
+    /// A key that has no state and no change to be put needs no place.
+    fn forget_if_clean(&mut self, place: u32) {
+        if !self.keys.is_dirty(place) {
+            self.keys.remove(place);
+        }
+    }
 }
 
 impl<T, S, O, I, E, F> KeyedLogic for StatefulMap<T, S, O, F>
@@ -180,11 +200,97 @@ where
     }
 }
 
-impl<T, S, O, F> StatefulMap<T, S, O, F> {
-    /// A key that has no state and no change to be put needs no place.
-    fn forget_if_clean(&mut self, place: u32) {
-        if !self.keys.is_dirty(place) {
-            self.keys.remove(place);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyed::hand_driven::HandDriven;
+
+    type Sum = fn(&mut Option<i64>, i64) -> Result<Vec<i64>, String>;
+
+    fn sum(total: &mut Option<i64>, amount: i64) -> Result<Vec<i64>, String> {
+        let sum = total.unwrap_or(0) + amount;
+        *total = if amount == 0 { None } else { Some(sum) };
+        if amount == 13 { Err("an unlucky amount".to_owned()) } else { Ok(vec![sum]) }
+    }
+
+    fn step(on_error: OnError) -> HandDriven<StatefulMap<i64, i64, i64, Sum>> {
+        HandDriven::new(move || StatefulMap::new(on_error, sum as Sum), on_error)
+    }
+
+    fn sums(step: &mut HandDriven<StatefulMap<i64, i64, i64, Sum>>) -> Vec<(String, i64)> {
+        step.take_results().into_iter().map(|(_, result)| (result.key_text(), result.value.value)).collect()
+    }
+
+    #[test]
+    fn state_survives_a_restart_and_goes_with_its_key() {
+        // L50
+        let mut step = step(OnError::Fail);
+        for (key, amount) in [("a", 1), ("b", 5), ("a", 2)] {
+            step.push(1, key, amount);
         }
+        step.frontier(5);
+        assert_eq!(sums(&mut step), [("a", 1), ("b", 5), ("a", 3)].map(|(k, v)| (k.to_owned(), v)));
+        step.push(9, "a", 100);
+        step.frontier(8); // not yet durable
+        step.restart_after(4);
+        step.push(5, "a", 10);
+        step.push(5, "b", 10);
+        step.frontier(9);
+        assert_eq!(sums(&mut step), [("a", 13), ("b", 15)].map(|(k, v)| (k.to_owned(), v)));
+    }
+
+    #[test]
+    fn a_key_whose_state_is_gone_leaves_no_row() {
+        let mut step = step(OnError::Fail);
+        step.push(1, "a", 1);
+        step.frontier(5);
+        assert_eq!(step.stored_rows(), 1);
+        step.push(6, "a", 0);
+        step.push(6, "c", 0);
+        step.frontier(9);
+        assert_eq!(step.stored_rows(), 0);
+    }
+
+    #[test]
+    fn a_record_that_is_dropped_leaves_the_state_as_it_was() {
+        let mut step = step(OnError::Drop);
+        for amount in [1, 13, 2] {
+            step.push(1, "a", amount);
+        }
+        step.frontier(2);
+        assert_eq!(sums(&mut step), [("a", 1), ("a", 3)].map(|(k, v)| (k.to_owned(), v)));
+        assert_eq!(step.counts().dropped, 1);
+    }
+
+    #[test]
+    fn a_record_that_fails_is_named() {
+        // P1
+        let mut step = step(OnError::Fail);
+        step.push(1, "a", 13);
+        let failure = step.try_frontier(2).expect_err("an unlucky amount");
+        assert_eq!(failure.error.to_string(), "an unlucky amount");
+    }
+
+    #[test]
+    fn a_record_that_becomes_100_000_does_not_starve_the_sinks() {
+        // behaviour 13
+        let fan = |_: &mut Option<i64>, of: i64| Ok::<_, String>(0..of);
+        let mut step = HandDriven::new(move || StatefulMap::new(OnError::Fail, fan), OnError::Fail);
+        for _ in 0..3 {
+            step.push(1, "a", 100_000);
+        }
+        step.slice = 1_000;
+        step.crowded = true;
+        step.frontier(2);
+        assert_eq!(step.take_results().len(), 100_000, "one record, then it waits for the sinks");
+        step.run();
+        assert_eq!(step.take_results().len(), 0);
+        assert_eq!(step.holds().results.map(|time| time.epoch.0), Some(1));
+        step.crowded = false;
+        step.run();
+        step.run();
+        assert_eq!(step.take_results().len(), 200_000);
+        step.run();
+        assert_eq!(step.holds().results.map(|time| time.epoch.0), Some(2));
     }
 }

@@ -306,8 +306,11 @@ impl Partition {
     }
 
     fn complete(&mut self, epoch: Epoch) {
-        while let Some((_, next)) = self.marks.pop_front_if(|(marked, _)| *marked <= epoch) {
+        while let Some((marked, next)) = self.marks.front().copied()
+            && marked <= epoch
+        {
             self.complete = Some(next);
+            self.marks.pop_front();
         }
     }
 

@@ -72,7 +72,7 @@ fn a_bounded_run_does_not_chase_a_log_that_grows() {
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..20);
 }
 
-// Behaviour 14 S9
+// S9: behaviour 14
 #[test]
 fn a_stop_fires_no_window_and_the_open_ones_are_in_the_snapshot() {
     let case = Case::new("stop", 2);
@@ -94,7 +94,7 @@ fn a_stop_fires_no_window_and_the_open_ones_are_in_the_snapshot() {
     checker::assert_windows(&case.kafka.drain(&case.output), &windows(&events, 3_600_000));
 }
 
-// Behaviour 14 I9
+// I9: behaviour 14
 #[test]
 fn data_appended_after_an_end_is_not_late_and_a_window_that_both_runs_touch_comes_out_whole() {
     let case = Case::new("append", 2);
@@ -115,7 +115,7 @@ fn data_appended_after_an_end_is_not_late_and_a_window_that_both_runs_touch_come
     );
 }
 
-// P1 I10: the end of one run and a kill in it do not mix.
+// I10: the end of one run and a kill in it do not mix.
 #[test]
 fn a_bounded_run_that_is_killed_is_finished_by_the_next_one() {
     let case = Case::new("killed-end", 2);

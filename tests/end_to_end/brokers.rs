@@ -70,7 +70,7 @@ fn an_output_broker_that_is_away_holds_the_commits_and_gets_every_record_when_it
     checker::assert_exactly(&output.kafka().drain(&case.output), 0..200);
 }
 
-// L4 I4 behaviour 10: the commit waits for the sinks, on every process.
+// L4 I4: behaviour 10, the commit waits for the sinks, on every process.
 #[test]
 fn a_frozen_output_broker_stops_commit_records_and_offsets_and_no_window_is_lost() {
     let output = Broker::start(&[]);

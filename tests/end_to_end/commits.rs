@@ -1,7 +1,5 @@
 //! How offsets are committed: coalesced, retried, at the end, when idle, and never at the price of the data.
 
-use std::time::Duration;
-
 use tidegate_harness::proxy::api;
 use tidegate_harness::{Broker, Launch, Member, OffsetWatch, checker, wait};
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tidegate_harness::{checker, ports, wait};
 
-use crate::case::{BINARY, Case, DEADLINE, numbered, text_of};
+use crate::case::{Case, DEADLINE, numbered, text_of};
 
 /// A cluster that disagrees ends far sooner than the 60 s that it would wait for a peer.
 const SOON: Duration = Duration::from_secs(20);
@@ -15,7 +15,7 @@ fn addresses(count: usize) -> Vec<String> {
     (0..count).map(|_| ports::free_address()).collect()
 }
 
-// C8 E27
+// C8
 #[test]
 fn strangers_on_the_mesh_port_are_dropped_and_the_cluster_forms_all_the_same() {
     let case = Case::new("strangers", 2);
@@ -199,10 +199,4 @@ fn a_killed_and_a_frozen_peer_are_noticed_within_peer_timeout_and_the_others_exi
             assert_eq!(cluster.wait_exit(1, Duration::from_secs(10)), 75, "the thawed one goes too");
         }
     }
-}
-
-// C12
-#[test]
-fn the_binary_is_the_one_under_test() {
-    assert!(std::path::Path::new(BINARY).is_file());
 }

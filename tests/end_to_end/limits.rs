@@ -47,7 +47,7 @@ fn a_slow_sink_keeps_memory_flat_and_the_limit_that_bites_is_named() {
     assert!(done > 0, "I8 liveness: nothing is committed behind a slow sink");
 }
 
-// Behaviour 13
+// I11: behaviour 13
 #[test]
 fn a_hundred_records_in_flight_fill_windows_of_an_hour() {
     let case = Case::new("small-limit", 2);
@@ -63,19 +63,19 @@ fn a_hundred_records_in_flight_fill_windows_of_an_hour() {
     checker::assert_windows(&case.kafka.drain(&case.output), &oracle.paid(&events).windows);
 }
 
-// Behaviour 13
+// I11: behaviour 13
 #[test]
 fn a_record_larger_than_the_limit_passes_alone() {
     let case = Case::new("large-record", 1);
     let mut records = numbered(0..20, 1);
     records[7] = Message::new("k", format!("{{\"id\":7,\"f\":\"{}\"}}", "x".repeat(600_000))).to(0);
     case.kafka.produce(&case.input, &records);
-    let flow = case.copy().consumer("in_flight_bytes: 1000");
+    let flow = case.copy().consumer("in_flight_bytes: 1KiB");
     case.launch(&flow).until_end().run_to_exit(0, DEADLINE);
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..20);
 }
 
-// Behaviour 13 L24
+// L24: behaviour 13
 #[test]
 fn a_record_that_becomes_many_comes_out_whole_under_a_small_limit() {
     let case = Case::new("fan-out", 1);
@@ -89,7 +89,7 @@ fn a_record_that_becomes_many_comes_out_whole_under_a_small_limit() {
     case.wait_caught_up();
 }
 
-// Behaviour 13 A31
+// A31: behaviour 13
 #[test]
 fn one_partition_a_day_ahead_of_the_others_moves_nothing_too_early() {
     let case = Case::new("day-ahead", 3);
@@ -110,7 +110,7 @@ fn one_partition_a_day_ahead_of_the_others_moves_nothing_too_early() {
     checker::assert_windows(&case.kafka.drain(&case.output), &oracle.paid(&events).windows);
 }
 
-// Behaviour 13: every key's window closes at the same moment.
+// I11: behaviour 13, every key's window closes at the same moment.
 #[test]
 fn a_multitude_of_windows_that_close_at_once_comes_out_whole() {
     let case = Case::new("multitude", 4);

@@ -73,6 +73,6 @@ fn the_lag_that_the_process_shows_is_the_one_that_an_outsider_computes() {
     case.wait_caught_up();
     cluster.wait_for("the lag is 0", DEADLINE, |cluster| status::lag(cluster, 0) == Some(0));
     wait::until("the metric follows", DEADLINE, || {
-        (status::metric(&cluster, 0, "tidegate_kafka_lag") == Some(0.0)).then_some(())
+        (status::metric(&cluster, 0, "tidegate_lag") == Some(0.0)).then_some(())
     });
 }

@@ -16,7 +16,7 @@ fn decoded(case: &Case, policy: &str) -> crate::case::FlowText {
     case.flow(&format!("- decode: {{ json: {{}}{policy} }}\n- sink: {{ kafka: {{ topic: OUT }} }}"))
 }
 
-// E19 P1 I10
+// E19 fault P1 I10
 #[test]
 fn a_record_that_cannot_be_decoded_stops_the_flow_by_default_and_its_offset_is_not_passed() {
     let case = Case::new("fail", 1);
@@ -46,7 +46,7 @@ fn a_record_that_stops_one_process_stops_its_peer_too() {
     assert!(codes.iter().all(|code| [65, 75].contains(code)), "{codes:?}");
 }
 
-// E20 P1
+// E20 fault P1
 #[test]
 fn a_dropped_record_is_counted_and_all_others_come_out() {
     let case = Case::new("drop", 1);
@@ -55,7 +55,7 @@ fn a_dropped_record_is_counted_and_all_others_come_out() {
     case.wait_caught_up();
     checker::assert_exactly(&case.kafka.drain(&case.output), (0..100).filter(|id| *id != 50));
     cluster.wait_for("one record is counted as dropped", DEADLINE, |cluster| {
-        status::metric(cluster, 0, "tidegate_records_dropped_total") == Some(1.0)
+        status::metric(cluster, 0, "tidegate_step_dropped_total") == Some(1.0)
     });
 }
 

@@ -89,7 +89,7 @@ fn sigterm_to_one_process_drains_and_commits_the_whole_cluster() {
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..2_000);
 }
 
-// C10 P2 I10
+// C10 fault P2 I10
 #[test]
 fn a_panic_in_a_worker_ends_the_process_though_another_waits_and_names_step_and_cause_once() {
     let case = Case::new("panic", 2);
@@ -112,7 +112,7 @@ fn a_panic_in_a_worker_ends_the_process_though_another_waits_and_names_step_and_
     );
 }
 
-// E19 P1
+// E19 fault P1
 #[test]
 fn an_error_of_a_step_stops_with_65_and_an_abort_is_like_a_kill() {
     let case = Case::new("fail-on", 1);

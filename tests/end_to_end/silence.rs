@@ -33,7 +33,7 @@ fn ends(case: &Case) -> Vec<i64> {
     case.kafka.drain(&case.output).iter().filter_map(|row| row.json()["window_end"].as_i64()).collect()
 }
 
-// P7 I9
+// fault P7 I9
 #[test]
 fn a_partition_that_is_silent_and_comes_back_holds_nothing_up_and_is_not_late() {
     for (processes, workers) in SHAPES {
@@ -66,7 +66,7 @@ fn a_partition_that_is_silent_and_comes_back_holds_nothing_up_and_is_not_late() 
     }
 }
 
-// P7
+// fault P7
 #[test]
 fn when_all_partitions_are_idle_only_windows_that_ended_before_the_newest_record_come_out() {
     for (processes, workers) in SHAPES {
@@ -87,7 +87,7 @@ fn when_all_partitions_are_idle_only_windows_that_ended_before_the_newest_record
     }
 }
 
-// P7 L7
+// fault P7 L7
 #[test]
 fn a_partition_whose_records_are_all_filtered_moves_the_watermark_all_the_same() {
     for (processes, workers) in SHAPES {
@@ -113,7 +113,7 @@ fn a_partition_whose_records_are_all_filtered_moves_the_watermark_all_the_same()
     }
 }
 
-// E13 P7 P16
+// fault E13 fault P7 P16
 #[test]
 fn a_partition_held_at_an_open_transaction_is_not_idle() {
     for (processes, workers) in SHAPES {

@@ -9,7 +9,7 @@ use tidegate_harness::{Oracle, WindowKind, Workload, checker, wait};
 
 use crate::case::{Case, DEADLINE, highest_record, long, seed, text_of, tidegate, window_steps};
 
-// F1 F15 L46 E7 C2 I2 I7
+// F1 F15 L46 fault E7 C2 I2 I7
 #[test]
 fn a_frozen_cluster_that_another_one_overtook_writes_nothing_and_exits_75_when_it_is_thawed() {
     let seed = seed("stale-writer");

@@ -43,7 +43,7 @@ fn same_on_all_shapes(name: &str, window: &str, kind: WindowKind, lateness_ms: i
     }
 }
 
-// A28 A30 A31 P7 I9
+// A28 A30 A31 fault P7 I9
 #[test]
 fn tumbling_windows_are_the_oracles_on_one_two_and_four_workers() {
     same_on_all_shapes(

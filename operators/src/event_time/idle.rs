@@ -1,18 +1,18 @@
 //! When a partition counts as idle.
 //!
-//! ⚑ For the idle time no record of the partition reached `event_time`, and its position reached the log end seen
-//! at the beginning of that time. A partition with backlog, or one held at an open transaction, is not idle: its
-//! position stays below a log end that is older than the idle time. Neither is one whose records are still on
-//! their way from the source to `event_time`.
+//! ⚑ For the idle time no record of the partition reached `event_time`, and its position is at the end of the log.
+//! A partition with backlog, or one held at an open transaction, is not idle: its position is below the end.
+//! Neither is one whose records are still on their way from the source to `event_time`; only for a fraction of the
+//! idle time is that not looked at, or a busy partition whose records are all filtered could never be idle.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 use tidegate_recovery::{Epoch, NextOffset};
 
-/// Samples that are kept over one idle time.
-const SAMPLES: u32 = 16;
+/// Parts of the idle time: records that were read less than one of them ago may be on their way.
+const WAY_PARTS: u32 = 4;
 
-/// What was seen of a partition at one moment.
+/// What is seen of a partition at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleSample {
     /// First offset not yet read.
@@ -28,14 +28,15 @@ pub struct IdleSample {
 pub struct IdleClock {
     idle_time: Duration,
     last_record: Duration,
-    samples: VecDeque<(Duration, IdleSample)>,
+    /// In which epoch the newest record was read, as seen at these moments.
+    read: VecDeque<(Duration, Option<Epoch>)>,
     idle: bool,
 }
 
 impl IdleClock {
     /// A partition that is not idle, at this moment.
     pub fn new(idle_time: Duration, now: Duration) -> IdleClock {
-        IdleClock { idle_time, last_record: now, samples: VecDeque::new(), idle: false }
+        IdleClock { idle_time, last_record: now, read: VecDeque::new(), idle: false }
     }
 
     /// Whether the partition is idle.
@@ -58,27 +59,21 @@ impl IdleClock {
         open: Option<Epoch>,
         with_backlog: bool,
     ) -> bool {
-        let Some(seen) = seen else {
-            self.idle = false;
-            return false;
-        };
-        let spacing = self.idle_time / SAMPLES;
-        if self.samples.back().is_none_or(|(at, _)| now.saturating_sub(*at) >= spacing) {
-            self.samples.push_back((now, seen));
+        let way = self.idle_time / WAY_PARTS;
+        let spacing = way / WAY_PARTS;
+        let read = seen.and_then(|seen| seen.last_read);
+        if self.read.back().is_none_or(|(at, _)| now.saturating_sub(*at) >= spacing) {
+            self.read.push_back((now, read));
         }
-        let Some(begin) = now.checked_sub(self.idle_time) else { return self.idle };
-        // The newest sample that is at least the idle time old; older ones are no longer needed.
-        while self.samples.get(1).is_some_and(|(at, _)| *at <= begin) {
-            self.samples.pop_front();
+        // The newest sample that is old enough stays in front.
+        while self.read.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= way) {
+            self.read.pop_front();
         }
-        self.idle = match self.samples.front() {
-            Some((at, then)) if *at <= begin => {
-                let arrived = then.last_read.is_none_or(|read| open.is_none_or(|open| read < open));
-                let caught_up = seen.position >= then.log_end || with_backlog;
-                self.last_record <= begin && arrived && caught_up
-            }
-            _ => false,
-        };
+        let then = self.read.front().filter(|(at, _)| now.saturating_sub(*at) >= way);
+        let has_arrived = |read: Option<Epoch>| read.is_none_or(|read| open.is_none_or(|open| read < open));
+        let arrived = then.is_some_and(|(_, read)| has_arrived(*read));
+        let caught_up = seen.is_some_and(|seen| seen.position >= seen.log_end || with_backlog);
+        self.idle = now.saturating_sub(self.last_record) >= self.idle_time && arrived && caught_up;
         self.idle
     }
 }
@@ -118,19 +113,27 @@ mod tests {
     fn a_partition_with_backlog_or_at_an_open_transaction_is_not_idle() {
         let mut clock = IdleClock::new(seconds(30), seconds(0));
         assert_eq!(first_idle(&mut clock, 300, |_| seen(10, 50)), None);
-        // A transaction opens at second 20 and stays open: at second 50 it is older than the idle time.
+        // A transaction opens at second 40 and stays open.
         let mut clock = IdleClock::new(seconds(30), seconds(0));
-        let look = |second| if second < 20 { seen(10, 10) } else { seen(10, 12) };
-        assert_eq!(first_idle(&mut clock, 49, look), Some(30));
-        assert!((52..300).all(|second| !clock.tick(seconds(second), look(second), Some(Epoch(9)), false)));
+        let look = |second| if second < 40 { seen(10, 10) } else { seen(10, 12) };
+        assert_eq!(first_idle(&mut clock, 39, look), Some(30));
+        assert!((40..300).all(|second| !clock.tick(seconds(second), look(second), Some(Epoch(9)), false)));
     }
 
     #[test]
-    fn a_partition_whose_records_are_all_filtered_is_idle() {
+    fn a_partition_whose_records_are_all_filtered_is_idle_whenever_it_has_caught_up() {
         let mut clock = IdleClock::new(seconds(30), seconds(0));
-        let look = |second: u64| seen(second as i64 * 10, second as i64 * 10 + 7);
-        assert!(first_idle(&mut clock, 60, look).is_some());
-        assert!((62..200).all(|second| clock.tick(seconds(second), look(second), Some(Epoch(9)), false)));
+        // It reads in every epoch, and every other second finds it at the end.
+        for second in 0..200 {
+            let behind = second as i64 % 2;
+            let seen = IdleSample {
+                position: NextOffset(second as i64 * 10),
+                log_end: NextOffset(second as i64 * 10 + behind),
+                last_read: Some(Epoch(second * 10)),
+            };
+            let idle = clock.tick(seconds(second), Some(seen), Some(Epoch(second * 10)), false);
+            assert_eq!(idle, second >= 30 && behind == 0, "at second {second}");
+        }
     }
 
     #[test]

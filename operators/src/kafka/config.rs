@@ -263,10 +263,9 @@ impl ProducerConfig {
     /// What is wrong, all at once; no broker is contacted.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.connection.problems(OWNED_PRODUCER);
-        for (name, value) in [
-            ("in_flight_bytes", self.in_flight_bytes),
-            ("in_flight_records", self.in_flight_records),
-        ] {
+        for (name, value) in
+            [("in_flight_bytes", self.in_flight_bytes), ("in_flight_records", self.in_flight_records)]
+        {
             if value == 0 {
                 problems.push(format!("`{name}` is 0: nothing could be written"));
             }
@@ -294,7 +293,10 @@ impl ProducerConfig {
         own("acks", "all".into());
         own("message.timeout.ms", "0".into());
         // The library's own limits stand above ours, so that it refuses nothing that we allow.
-        own("queue.buffering.max.messages", self.in_flight_records.saturating_mul(2).clamp(1, 10_000_000).to_string());
+        own(
+            "queue.buffering.max.messages",
+            self.in_flight_records.saturating_mul(2).clamp(1, 10_000_000).to_string(),
+        );
         own("queue.buffering.max.kbytes", (self.in_flight_bytes >> 9).clamp(1 << 14, 2_097_151).to_string());
         properties
     }
@@ -337,7 +339,9 @@ mod tests {
         .problems();
         assert_eq!(problems.len(), 3, "{problems:?}");
         assert!(problems.iter().any(|p| p.contains("`extra.group.protocol`") && p.contains("never joins")));
-        assert!(problems.iter().any(|p| p.contains("`extra.enable.auto.commit`") && p.contains("`delivery`")));
+        assert!(
+            problems.iter().any(|p| p.contains("`extra.enable.auto.commit`") && p.contains("`delivery`"))
+        );
     }
 
     #[test]
@@ -366,16 +370,14 @@ mod tests {
     #[test]
     fn every_recommended_and_owned_value_is_one_that_the_library_takes() {
         assert_eq!(consumer(&[]).problems(), Vec::<String>::new());
-        let producer =
-            ProducerConfig { connection: consumer(&[]).connection, ..ProducerConfig::default() };
+        let producer = ProducerConfig { connection: consumer(&[]).connection, ..ProducerConfig::default() };
         assert_eq!(producer.problems(), Vec::<String>::new());
         assert_eq!(producer.properties("")["partitioner"], "murmur2_random");
     }
 
     #[test]
     fn a_producer_cannot_be_told_to_give_a_record_up() {
-        let mut config =
-            ProducerConfig { connection: consumer(&[]).connection, ..ProducerConfig::default() };
+        let mut config = ProducerConfig { connection: consumer(&[]).connection, ..ProducerConfig::default() };
         for name in ["acks", "message.timeout.ms", "enable.idempotence", "retries"] {
             config.connection.extra.insert(name.into(), "1".into());
         }

@@ -30,9 +30,9 @@ pub use config::{
     PRODUCER_IN_FLIGHT_RECORDS, ProducerConfig,
 };
 pub use consume::{KafkaReader, OutOfRange, PartitionStart, ReaderOptions, Tombstones};
-pub use outputs::{OutputFound, OutputTopic, check_outputs, offsets_retention};
+pub use outputs::{OutputFound, OutputTopic, check_outputs, offsets_retention, warn_of_retention};
 pub use produce::{KafkaProducer, KafkaWriter};
 pub use start::{
-    AutoOffsetReset, From, LogBounds, Lookup, PartitionFacts, Stale, StartDecision, StartPolicy,
-    announce, decide,
+    AutoOffsetReset, From, LogBounds, Lookup, PartitionFacts, Stale, StartDecision, StartPolicy, announce,
+    decide,
 };

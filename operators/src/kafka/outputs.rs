@@ -59,10 +59,8 @@ pub fn check_outputs(
     let config = ConsumerConfig { connection: connection.clone(), ..ConsumerConfig::default() };
     let names: Vec<String> = topics.iter().map(|topic| topic.name.clone()).collect();
     let missing = Lookup::new(&config, deadline)?.find(&names)?.missing;
-    let (to_make, absent): (Vec<_>, Vec<_>) = topics
-        .iter()
-        .filter(|topic| missing.contains(&topic.name))
-        .partition(|topic| topic.create.is_some());
+    let (to_make, absent): (Vec<_>, Vec<_>) =
+        topics.iter().filter(|topic| missing.contains(&topic.name)).partition(|topic| topic.create.is_some());
     if !absent.is_empty() {
         let names: Vec<&str> = absent.iter().map(|topic| topic.name.as_str()).collect();
         return Err(Fault::new(
@@ -94,13 +92,27 @@ pub fn offsets_retention(connection: &Connection, deadline: Duration) -> Result<
         .fetch_metadata(Some("__consumer_offsets"), deadline)
         .map_err(|error| admin.unavailable("the brokers", &error.to_string()))?;
     let Some(broker) = metadata.brokers().first().map(|broker| broker.id()) else { return Ok(None) };
-    let answer = admin.configs(&[ResourceSpecifier::Broker(broker)])?;
+    let answer = admin.configs(&[ResourceSpecifier::Broker(broker)], &admin.options())?;
     let minutes = answer
         .iter()
         .flatten()
         .find_map(|config| config.get("offsets.retention.minutes")?.value.as_ref()?.parse::<u64>().ok());
     Ok(minutes.map(|minutes| Duration::from_secs(minutes * 60)))
 }
+
+/// Warns when a group's offsets would be forgotten before an idle partition commits again.
+pub fn warn_of_retention(keepalive: Duration, retention: Option<Duration>) {
+    if let Some(retention) = retention.filter(|retention| keepalive >= *retention) {
+        tracing::warn!(
+            keepalive_ms = keepalive.as_millis() as u64,
+            retention_ms = retention.as_millis() as u64,
+            "the brokers forget the offsets of an idle group sooner than `commit_keepalive_ms` commits them again: make it smaller"
+        );
+    }
+}
+
+/// How long a start waits for the settings of its output topics.
+const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
 
 struct Admin {
     client: Option<AdminClient<DefaultClientContext>>,
@@ -167,7 +179,15 @@ impl Admin {
             return Ok(Vec::new());
         }
         let asked: Vec<_> = names.iter().map(|name| ResourceSpecifier::Topic(name)).collect();
-        let answer = self.configs(&asked)?;
+        // Some brokers never answer this. Without it the run is right as well: a batch that is refused for its size
+        // is tried again record by record.
+        let options = AdminOptions::new()
+            .request_timeout(Some(SETTINGS_WITHIN))
+            .operation_timeout(Some(SETTINGS_WITHIN));
+        let answer = self.configs(&asked, &options).unwrap_or_else(|fault| {
+            tracing::debug!(%fault, "the size limits of the output topics are not known");
+            names.iter().map(|_| None).collect()
+        });
         Ok(names
             .iter()
             .zip(answer)
@@ -183,8 +203,9 @@ impl Admin {
     fn configs(
         &self,
         asked: &[ResourceSpecifier<'_>],
+        options: &AdminOptions,
     ) -> Result<Vec<Option<rdkafka::admin::ConfigResource>>, Fault> {
-        let answer = block_on(self.client().describe_configs(asked, &self.options()))
+        let answer = block_on(self.client().describe_configs(asked, options))
             .map_err(|error| self.unavailable("the settings", &error.to_string()))?;
         Ok(answer
             .into_iter()

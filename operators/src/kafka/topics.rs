@@ -155,7 +155,11 @@ mod tests {
         Ok(vec![TopicDescription { name: "t".into(), error, id, partitions }])
     }
 
-    fn ask(watch: &mut TopicWatch, at: Instant, result: Result<Vec<TopicDescription>, String>) -> Result<(), Fault> {
+    fn ask(
+        watch: &mut TopicWatch,
+        at: Instant,
+        result: Result<Vec<TopicDescription>, String>,
+    ) -> Result<(), Fault> {
         watch.asked = Some((1, at));
         watch.answered(1, result, at)
     }

@@ -14,16 +14,6 @@ pub enum Closing {
     More,
 }
 
-/// What a step does with a record that it cannot take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnError {
-    /// The run ends with exit code 65 and names the record.
-    #[default]
-    Fail,
-    /// The record is dropped and counted.
-    Drop,
-}
-
 /// Why a step cannot take a record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -113,12 +103,7 @@ pub trait KeyedLogic: 'static {
     fn earliest_result(&mut self) -> Option<EventTime>;
 
     /// Hands out up to `max` results that are due because of the watermark or of the time.
-    fn hand_out(
-        &mut self,
-        watermark: EventTime,
-        max: usize,
-        outlet: &mut Outlet<'_, Self::Out>,
-    ) -> Closing;
+    fn hand_out(&mut self, watermark: EventTime, max: usize, outlet: &mut Outlet<'_, Self::Out>) -> Closing;
 
     /// Hands out up to `max` results of what is pending when the last epoch closes.
     fn hand_out_last(&mut self, last: LastEpoch, max: usize, outlet: &mut Outlet<'_, Self::Out>) -> Closing;

@@ -18,13 +18,14 @@
 //! The machine knows no timely: what it buffers keeps a capability of an opaque type, and what it may still
 //! emit stands in [`Holds`].
 
-use super::logic::{Applied, Closing, KeyedLogic, LastEpoch, OnError, Outlet, RecordError};
+use super::logic::{Applied, Closing, KeyedLogic, LastEpoch, Outlet, RecordError};
 use super::rows::{KeyedRow, StepRows, read_row};
-use crate::element::{Element, Keyed, PartitionId};
+use crate::element::{Element, Keyed};
 use crate::ending::Ending;
 use crate::fault::Fault;
 use crate::frontier::FrontierHands;
 use crate::process::Sabotage;
+use crate::record::{OnError, Place};
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -99,17 +100,15 @@ pub struct Counts {
 pub struct Failure {
     /// Why.
     pub error: RecordError,
-    /// Where the record was read.
-    pub partition: PartitionId,
-    /// Its offset there.
-    pub offset: i64,
+    /// Which record.
+    pub place: Place,
 }
 
-type Records<T> = VecDeque<Element<Keyed<T>>>;
+/// Batches in the order in which they came; of the first, what is left.
+type Records<T> = VecDeque<std::vec::IntoIter<Element<Keyed<T>>>>;
 
 /// A keyed step on one worker.
 pub struct Machine<L: KeyedLogic, C> {
-    step: StepId,
     logic: L,
     on_error: OnError,
     schedule: EpochSchedule,
@@ -145,6 +144,15 @@ impl Buckets {
     }
 }
 
+fn next_record<T>(records: &mut Records<T>) -> Option<Element<Keyed<T>>> {
+    loop {
+        match records.front_mut()?.next() {
+            None => records.pop_front(),
+            some => return some,
+        };
+    }
+}
+
 /// Hash under which a step knows a key: of the null key only the bucket counts.
 fn table_hash(key: Option<&[u8]>, bucket: Bucket) -> KeyHash {
     key.map_or(KeyHash(u64::from(bucket.0) << 54), KeyHash::of)
@@ -154,7 +162,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
     /// A machine for worker `worker` of `peers`, with the rows that the worker now owns.
     #[allow(clippy::too_many_arguments, reason = "each is another thing, and there is one caller")]
     pub fn new(
-        step: StepId,
+        step: &StepId,
         mut logic: L,
         on_error: OnError,
         schedule: EpochSchedule,
@@ -176,9 +184,9 @@ impl<L: KeyedLogic, C> Machine<L, C> {
                     logic.restore(&row, hash)
                 }
             });
-            read.map_err(|error| error.into_fault(&step))?;
+            read.map_err(|error| error.into_fault(step))?;
         }
-        logic.restored(schedule.first, now).map_err(|error| error.into_fault(&step))?;
+        logic.restored(schedule.first, now).map_err(|error| error.into_fault(step))?;
         let mut buckets = Buckets { worker, peers, restored: buckets, stored: EventTime::MIN };
         let watermarks = buckets.owned().map(|bucket| buckets.restored[usize::from(bucket.0)]);
         let acted = if sabotage.largest_watermark { watermarks.max() } else { watermarks.min() };
@@ -186,7 +194,6 @@ impl<L: KeyedLogic, C> Machine<L, C> {
         buckets.stored = acted;
         let current = schedule.first;
         let mut machine = Machine {
-            step,
             logic,
             on_error,
             schedule,
@@ -207,14 +214,13 @@ impl<L: KeyedLogic, C> Machine<L, C> {
     }
 
     /// Buffers records that arrived at `time`; `capability` is asked for when there is none at that time yet.
-    pub fn push(
-        &mut self,
-        time: Time,
-        capability: impl FnOnce() -> C,
-        records: impl IntoIterator<Item = Element<Keyed<L::In>>>,
-    ) {
+    pub fn push(&mut self, time: Time, capability: impl FnOnce() -> C, records: Vec<Element<Keyed<L::In>>>) {
         debug_assert!(time.epoch >= self.current, "the frontier had left the epoch of a record");
-        self.buffer.entry(time).or_insert_with(|| (capability(), Records::new())).1.extend(records);
+        self.buffer
+            .entry(time)
+            .or_insert_with(|| (capability(), Records::new()))
+            .1
+            .push_back(records.into_iter());
     }
 
     /// Does what can be done now.
@@ -252,7 +258,8 @@ impl<L: KeyedLogic, C> Machine<L, C> {
             }
             self.act(around);
             let watermark = self.acted;
-            if !self.hand_out(around, left, emit, |logic, max, outlet| logic.hand_out(watermark, max, outlet)) {
+            if !self.hand_out(around, left, emit, |logic, max, outlet| logic.hand_out(watermark, max, outlet))
+            {
                 return Ok(false);
             }
             if !around.hands.has_left(self.current) {
@@ -263,9 +270,9 @@ impl<L: KeyedLogic, C> Machine<L, C> {
                     Ending::End { .. } => LastEpoch::End,
                     _ => LastEpoch::Stop,
                 };
-                if !self.hand_out(around, left, emit, |logic, max, outlet| {
-                    logic.hand_out_last(last, max, outlet)
-                }) {
+                if !self
+                    .hand_out(around, left, emit, |logic, max, outlet| logic.hand_out_last(last, max, outlet))
+                {
                     return Ok(false);
                 }
             }
@@ -300,20 +307,20 @@ impl<L: KeyedLogic, C> Machine<L, C> {
                 now: around.now,
             };
             let mut failure = None;
-            while let Some(mut record) = records.pop_front() {
+            while let Some(mut record) = next_record(records) {
                 let bucket = record.value.hash.bucket();
                 if record.value.key.is_none() {
                     record.value.hash = table_hash(None, bucket);
                 }
                 let floor = self.acted.max(self.buckets.restored[usize::from(bucket.0)]);
-                let (partition, offset) = (record.meta.partition, record.meta.offset);
+                let place = Place::of(&record.meta);
                 self.counts.received += 1;
                 match self.logic.apply(record, floor, &mut outlet) {
                     Ok(Applied::Taken) => (),
                     Ok(Applied::Late) => self.counts.late += 1,
                     Err(_) if self.on_error == OnError::Drop => self.counts.dropped += 1,
                     Err(error) => {
-                        failure = Some(Failure { error, partition, offset });
+                        failure = Some(Failure { error, place });
                         break;
                     }
                 }
@@ -330,7 +337,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
             if let Some(failure) = failure {
                 return Err(failure);
             }
-            if records.is_empty() {
+            if records.iter().all(|batch| batch.len() == 0) {
                 entry.remove();
             }
         }
@@ -374,7 +381,8 @@ impl<L: KeyedLogic, C> Machine<L, C> {
         let closing = hand_out(&mut self.logic, *left, &mut outlet);
         if !self.results.is_empty() {
             debug_assert!(
-                self.results.iter().all(|result| result.meta.event >= self.hand) || *around.sabotage != Sabotage::default(),
+                self.results.iter().all(|result| result.meta.event >= self.hand)
+                    || *around.sabotage != Sabotage::default(),
                 "a result below the step's event hand"
             );
             *left = left.saturating_sub(self.results.len());
@@ -409,9 +417,16 @@ impl<L: KeyedLogic, C> Machine<L, C> {
                 last.max(self.current.next())
             }
         };
-        // Epochs without records that are no commit epochs need not be visited one by one.
-        let commit = self.schedule.commit_at_or_after(self.current.next());
-        self.current = open.min(commit).min(buffered.unwrap_or(open));
+        // Of the epochs that the frontier jumped over, only those need a visit in which something happens: the
+        // next with records, the last of all, and the commit epoch that snapshots what was changed.
+        let mut next = open.min(buffered.unwrap_or(open));
+        if !self.schedule.is_commit(self.current) {
+            next = next.min(self.schedule.commit_at_or_after(self.current));
+        }
+        if let Some(last) = around.ending.last().filter(|last| *last > self.current) {
+            next = next.min(last);
+        }
+        self.current = next;
         true
     }
 
@@ -446,10 +461,12 @@ impl<L: KeyedLogic, C> Machine<L, C> {
         let results = (!self.finished).then_some(Time::new(self.current, self.hand));
         let rows = if self.rows.kept() {
             (!self.finished).then(|| self.schedule.commit_at_or_after(self.current))
-        } else {
+        } else if self.logic.holds_without_store() {
             let held = self.logic.held_epoch(released);
             let open = (!self.finished).then_some(self.current);
             held.into_iter().chain(open).min()
+        } else {
+            None
         };
         Holds { results, rows }
     }
@@ -477,6 +494,11 @@ impl<L: KeyedLogic, C> Machine<L, C> {
     /// Whether it stopped because a slice was full.
     pub fn is_mid_slice(&self) -> bool {
         self.mid_slice
+    }
+
+    /// What it runs.
+    pub fn logic(&self) -> &L {
+        &self.logic
     }
 
     /// The watermark that it acts on.

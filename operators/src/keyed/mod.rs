@@ -5,13 +5,18 @@
 //! is kept as rows ([`StepRows`]) that are emitted at the end of each commit epoch and come back at a restart,
 //! on any number of workers.
 
+#[cfg(test)]
+pub(crate) mod hand_driven;
 mod logic;
 mod machine;
 pub mod rows;
 mod step;
 mod table;
+#[cfg(test)]
+mod tests;
 
-pub use logic::{Applied, Closing, KeyedLogic, LastEpoch, OnError, Outlet, RecordError};
+pub use crate::record::OnError;
+pub use logic::{Applied, Closing, KeyedLogic, LastEpoch, Outlet, RecordError};
 pub use machine::{Counts, Emit, Failure, Holds, Machine, Surroundings, Wake};
 pub use rows::{KeyRow, KeyedRow, StateError, StepRows, read_row};
 pub use step::keyed_step;

@@ -28,7 +28,9 @@ pub enum RowKind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
     /// A later version of the step wrote it.
-    #[error("state of version {found} was written by a newer build, this one reads up to {known}: start the newer build, or begin with an empty store")]
+    #[error(
+        "state of version {found} was written by a newer build, this one reads up to {known}: start the newer build, or begin with an empty store"
+    )]
     Newer {
         /// The version found.
         found: u8,
@@ -189,7 +191,8 @@ pub fn read_row(row: &RestoredRow, known: u8) -> Result<KeyedRow, StateError> {
         kind if kind == RowKind::Key as u8 => Ok(KeyedRow::Key(key_row(Some(row.key.clone())))),
         kind if kind == RowKind::NullKey as u8 => Ok(KeyedRow::Key(key_row(None))),
         kind if kind == RowKind::Watermark as u8 => {
-            let bytes = row.value[1..].try_into().map_err(|_| StateError::Damaged("no watermark of 8 bytes"))?;
+            let bytes =
+                row.value[1..].try_into().map_err(|_| StateError::Damaged("no watermark of 8 bytes"))?;
             Ok(KeyedRow::Watermark(bucket, i64::from_le_bytes(bytes)))
         }
         _ => Err(StateError::Damaged("its kind is unknown")),

@@ -1,23 +1,26 @@
 //! A keyed step as a timely operator: the thin shell around [`Machine`].
 
-use super::logic::{KeyedLogic, OnError};
+use super::logic::KeyedLogic;
 use super::machine::{Counts, Emit, Failure, Holds, Machine, Surroundings, Wake};
 use super::rows::StepRows;
 use crate::batch::{ElementStream, Parcel};
 use crate::build::{FlowBuild, SnapshotRows};
 use crate::context::{Hold, StepHandle, WorkerContext};
 use crate::element::{Data, Element, Keyed};
-use crate::fault::Fault;
 use crate::frontier::FrontierHands;
+use crate::record::OnError;
 use crate::time::Time;
 use std::time::Duration;
-use tidegate_recovery::{Epoch, ErrorClass, EventTime, RowBuffer, StepId};
+use tidegate_recovery::{Epoch, EventTime, RowBuffer, StepId};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::{OutputBuilder, OutputBuilderSession};
 use timely::scheduling::Activator;
+
+/// How soon a step that waits for the sinks looks again.
+const SINK_WAIT: Duration = Duration::from_millis(2);
 
 type ResultsOutput<O> = CapacityContainerBuilder<Parcel<Element<O>>>;
 type RowsOutput = CapacityContainerBuilder<Vec<SnapshotRows>>;
@@ -61,7 +64,7 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     let place = (context.worker().0 as usize, context.peers());
     let now = context.clock().now();
     let machine = Machine::new(
-        step.clone(),
+        step,
         logic,
         on_error,
         context.schedule(),
@@ -74,7 +77,6 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     drop(restored);
     let first = context.schedule().first;
     let mut shell = Shell { hold: context.hold(step), context, handle, timer: None };
-    let poll_backoff = shell.context.limits().poll_backoff;
 
     builder.build_reschedule(move |capabilities| {
         let [results_held, rows_held] =
@@ -85,11 +87,12 @@ pub fn keyed_step<'s, L: KeyedLogic>(
         move |frontiers| {
             // A machine that failed stays, with the capabilities of what it has buffered.
             let Some(machine) = machine.as_mut().filter(|_| !failed) else {
-                return false;
+                return true;
             };
             input.for_each(|capability, batch| {
                 let time = *capability.stamp().expect_singleton();
-                machine.push(time, || capability.delayed(&time, 0), batch.drain(..));
+                let records = std::mem::take(&mut batch.0);
+                machine.push(time, || capability.delayed(&time, 0), records);
             });
             let context = &shell.context;
             let limits = context.limits();
@@ -114,13 +117,13 @@ pub fn keyed_step<'s, L: KeyedLogic>(
                 Err(failure) => {
                     shell.fail(&failure);
                     failed = true;
-                    return false;
+                    return true;
                 }
             };
             match wake {
                 Wake::Never => (),
                 Wake::Now => activator.activate(),
-                Wake::WhenSinksHaveRoom => shell.wake_after(&activator, around.now, poll_backoff),
+                Wake::WhenSinksHaveRoom => activator.activate_after(SINK_WAIT),
                 Wake::After(time) => shell.wake_after(&activator, around.now, time),
             }
             let holds = machine.holds(&|epoch| volatile.as_ref().is_none_or(|hold| hold.is_released(epoch)));
@@ -129,7 +132,8 @@ pub fn keyed_step<'s, L: KeyedLogic>(
             }
             shell.say_what_is_held(machine, around.crowded, holds.rows);
             held.move_to(holds);
-            false
+            // An operator that says that it goes on has its progress checked in debug builds.
+            held.is_any()
         }
     });
     result_stream
@@ -142,6 +146,10 @@ struct Held {
 }
 
 impl Held {
+    fn is_any(&self) -> bool {
+        self.results.is_some() || self.rows.is_some()
+    }
+
     fn move_to(&mut self, holds: Holds) {
         let rows = holds.rows.map(|epoch| Time::new(epoch, EventTime::MAX));
         for (capability, time) in [(&mut self.results, holds.results), (&mut self.rows, rows)] {
@@ -207,12 +215,7 @@ impl Shell {
     }
 
     fn fail(&self, failure: &Failure) {
-        let fault =
-            Fault::new(ErrorClass::Data, failure.error.to_string()).at_step(self.handle.id.clone());
-        self.context.fail(match self.context.partition_name(failure.partition) {
-            Some(partition) => fault.at_record(partition, failure.offset),
-            None => fault,
-        });
+        self.context.fail(failure.place.fault(&self.context, &self.handle, &failure.error));
     }
 
     /// Sets a timer, unless one goes off before.
@@ -231,7 +234,8 @@ impl Shell {
         rows: Option<Epoch>,
     ) {
         if machine.is_mid_slice() {
-            let reason = if crowded { "waits until the sinks have room" } else { "hands out results in slices" };
+            let reason =
+                if crowded { "waits until the sinks have room" } else { "hands out results in slices" };
             self.hold.set(machine.current(), reason);
         } else {
             match rows.filter(|_| machine.held_records() > 0) {

@@ -57,7 +57,8 @@ impl<V> KeyTable<V> {
                 place
             }
             None => {
-                let place = u32::try_from(self.slots.len()).expect("fewer than four billion keys on one worker");
+                let place =
+                    u32::try_from(self.slots.len()).expect("fewer than four billion keys on one worker");
                 self.slots.push(Some(slot));
                 place
             }

@@ -110,7 +110,7 @@ pub fn try_key_by<'s, T: Data, E: Display>(
 ) -> ElementStream<'s, Keyed<T>> {
     let handle = build.step(step);
     let mut policy = ErrorPolicy::new(build.context(), &handle, on_error);
-    stream.unary::<CapacityContainerBuilder<Batch<Keyed<T>>>, _, _, _>(
+    let keyed = stream.unary::<CapacityContainerBuilder<Batch<Keyed<T>>>, _, _, _>(
         Pipeline,
         &format!("key by {step}"),
         move |_, _| {
@@ -142,19 +142,27 @@ pub fn try_key_by<'s, T: Data, E: Display>(
                 });
             }
         },
-    )
+    );
+    exchange_by_key(build, keyed)
 }
 
-/// The pact of every keyed step's input: the worker that owns the key's bucket. Restored rows are dealt by the
-/// same expression, [`tidegate_recovery::Bucket::worker`].
-#[expect(clippy::type_complexity, reason = "the closure has no name")]
-pub fn exchange_by_key<T: Data>(
-    peers: usize,
-) -> ExchangeCore<CapacityContainerBuilder<Batch<Keyed<T>>>, impl FnMut(&Element<Keyed<T>>) -> u64 + 'static>
-{
+/// Brings every element to the worker that owns its key's bucket. Restored rows are dealt by the same expression,
+/// [`tidegate_recovery::Bucket::worker`].
+pub fn exchange_by_key<'s, T: Data>(
+    build: &FlowBuild<'s>,
+    stream: ElementStream<'s, Keyed<T>>,
+) -> ElementStream<'s, Keyed<T>> {
+    let peers = build.context().peers();
+    if peers == 1 {
+        return stream;
+    }
     // Timely takes the number modulo the number of workers (or masks it, which is the same for a worker's index).
-    ExchangeCore::new(move |element: &Element<Keyed<T>>| {
-        u64::from(element.value.hash.bucket().worker(peers).0)
+    let route = move |element: &Element<Keyed<T>>| u64::from(element.value.hash.bucket().worker(peers).0);
+    let pact = ExchangeCore::<CapacityContainerBuilder<Batch<Keyed<T>>>, _>::new(route);
+    stream.unary::<CapacityContainerBuilder<Batch<Keyed<T>>>, _, _, _>(pact, "exchange by key", |_, _| {
+        |input, output| {
+            input.for_each(|capability, batch| output.session(&capability).give_container(batch));
+        }
     })
 }
 

@@ -4,7 +4,8 @@
 //! [`Scalar`] says what the aggregates must know of it.
 
 use super::aggregate::{
-    AggregateError, Aggregator, MeanState, Placed, decode_sum, expect_version, keep_best, keep_placed, mean_of,
+    AggregateError, Aggregator, MeanState, Placed, decode_sum, expect_version, keep_best, keep_placed,
+    mean_of,
 };
 use super::number::{ExactSum, Number};
 use super::order::{Order, PartitionNames, decode, encode};
@@ -49,6 +50,21 @@ pub enum ColumnKind {
     First,
     /// The last by (event time, topic, partition, offset).
     Last,
+}
+
+impl ColumnKind {
+    /// Its name in a flow.
+    pub fn name(self) -> &'static str {
+        match self {
+            ColumnKind::Count => "count",
+            ColumnKind::Sum => "sum",
+            ColumnKind::Min => "min",
+            ColumnKind::Max => "max",
+            ColumnKind::Mean => "mean",
+            ColumnKind::First => "first",
+            ColumnKind::Last => "last",
+        }
+    }
 }
 
 /// One aggregate of a list.
@@ -109,6 +125,11 @@ where
     type State = Box<[ColumnState<V>]>;
     type Input = Vec<V>;
     type Out = Vec<V>;
+
+    fn shape(&self) -> String {
+        let columns = self.columns.iter().map(|column| format!("{}={}", column.name, column.kind.name()));
+        columns.collect::<Vec<_>>().join(",")
+    }
 
     fn input(&self, value: &T, input: &mut Vec<V>) -> Result<(), AggregateError> {
         input.clear();
@@ -218,7 +239,9 @@ where
                 mean_of(mean).map_or_else(V::null, |mean| V::from_number(Number::Double(mean)))
             }
             ColumnState::Best(best) => best.clone().unwrap_or_else(V::null),
-            ColumnState::Placed(placed) => placed.as_ref().map_or_else(V::null, |placed| placed.value.clone()),
+            ColumnState::Placed(placed) => {
+                placed.as_ref().map_or_else(V::null, |placed| placed.value.clone())
+            }
         };
         state.iter().map(finish).collect()
     }

@@ -238,8 +238,9 @@ mod tests {
     fn a_sum_of_doubles_has_the_same_bits_in_every_order() {
         let mut rng = SmallRng::seed_from_u64(7);
         for round in 0..200 {
-            let mut numbers: Vec<f64> =
-                (0..50).map(|_| rng.random_range(-1e6..1e6) * 10f64.powi(rng.random_range(-20..20))).collect();
+            let mut numbers: Vec<f64> = (0..50)
+                .map(|_| rng.random_range(-1e6..1e6) * 10f64.powi(rng.random_range(-20..20)))
+                .collect();
             let sum_of = |numbers: &[f64]| {
                 let mut sum = ExactSum::default();
                 numbers.iter().for_each(|n| sum.add(Number::Double(*n)));

@@ -97,8 +97,8 @@ pub(super) fn encode<V: Serialize + ?Sized>(value: &V, out: &mut Vec<u8>) {
 
 /// Reads a value from the front of `bytes`.
 pub(super) fn decode<V: for<'de> Deserialize<'de>>(bytes: &mut &[u8]) -> Result<V, StateError> {
-    let (value, rest) =
-        postcard::take_from_bytes(bytes).map_err(|_| StateError::Damaged("an aggregate's state ends early"))?;
+    let (value, rest) = postcard::take_from_bytes(bytes)
+        .map_err(|_| StateError::Damaged("an aggregate's state ends early"))?;
     *bytes = rest;
     Ok(value)
 }

@@ -39,6 +39,8 @@ struct Pane<S> {
 
 struct Row<S> {
     hash: KeyHash,
+    /// The key's first bytes, padded with zeros: most keys are known by them without a look at the arena.
+    head: [u64; 2],
     key_start: usize,
     /// [`NULL_KEY`] for the null key.
     key_length: u32,
@@ -52,6 +54,32 @@ const NULL_KEY: u32 = u32::MAX;
 
 /// How many rows a pane can have.
 const PANE_ROWS_MAX: usize = u32::MAX as usize;
+
+/// A key as it is looked up.
+#[derive(Clone, Copy)]
+struct Probe<'a> {
+    hash: KeyHash,
+    head: [u64; 2],
+    length: u32,
+    key: Option<&'a [u8]>,
+}
+
+const HEAD: usize = size_of::<[u64; 2]>();
+
+impl<'a> Probe<'a> {
+    fn new(hash: KeyHash, key: Option<&'a [u8]>) -> Probe<'a> {
+        let Some(bytes) = key else {
+            return Probe { hash, head: [0; 2], length: NULL_KEY, key };
+        };
+        let length = u32::try_from(bytes.len()).ok().filter(|length| *length != NULL_KEY);
+        let mut head = [0; HEAD];
+        let known = bytes.len().min(HEAD);
+        head[..known].copy_from_slice(&bytes[..known]);
+        let (first, second) = head.split_at(HEAD / 2);
+        let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("half of the head"));
+        Probe { hash, head: [word(first), word(second)], length: length.expect("a key below 4 GiB"), key }
+    }
+}
 
 impl<S> Row<S> {
     fn key<'a>(&self, keys: &'a [u8]) -> Option<&'a [u8]> {
@@ -80,26 +108,24 @@ impl<S> Default for Pane<S> {
 
 impl<S> Pane<S> {
     #[inline]
-    fn find(&self, hash: KeyHash, key: Option<&[u8]>) -> Option<usize> {
+    fn find(&self, probe: &Probe<'_>) -> Option<usize> {
         let same = |&index: &u32| {
             let row = &self.rows[index as usize];
-            row.hash == hash && row.key(&self.keys) == key
+            row.hash == probe.hash
+                && row.key_length == probe.length
+                && row.head == probe.head
+                && (row.key_length as usize <= HEAD || row.key(&self.keys) == probe.key)
         };
-        self.index.find(hash.0, same).map(|&index| index as usize)
+        self.index.find(probe.hash.0, same).map(|&index| index as usize)
     }
 
-    fn insert(&mut self, hash: KeyHash, key: Option<&[u8]>, state: S) -> usize {
+    fn insert(&mut self, probe: &Probe<'_>, state: S) -> usize {
         let place = self.rows.len();
         assert!(place < PANE_ROWS_MAX, "more than {PANE_ROWS_MAX} keys in one window on one worker");
         let key_start = self.keys.len();
-        let key_length = match key {
-            None => NULL_KEY,
-            Some(key) => {
-                self.keys.extend_from_slice(key);
-                u32::try_from(key.len()).ok().filter(|length| *length != NULL_KEY).expect("a key below 4 GiB")
-            }
-        };
-        self.rows.push(Row { hash, key_start, key_length, dirty: false, stored: false, state });
+        self.keys.extend_from_slice(probe.key.unwrap_or(&[]));
+        let Probe { hash, head, length, .. } = *probe;
+        self.rows.push(Row { hash, head, key_start, key_length: length, dirty: false, stored: false, state });
         let Self { index, rows, .. } = self;
         index.insert_unique(hash.0, place as u32, |&other| rows[other as usize].hash.0);
         place
@@ -140,13 +166,13 @@ impl<S: Clone> Panes<S> {
         kept: bool,
     ) -> Result<Applied, AggregateError> {
         let event = record.order.event.0;
-        let outside = AggregateError::EventTime(event);
-        let last = last_start(event, self.every, self.align).ok_or(outside.clone())?;
-        let last_end = last.checked_add(self.size).ok_or(outside.clone())?;
+        let outside = || AggregateError::EventTime(event);
+        let last = last_start(event, self.every, self.align).ok_or_else(outside)?;
+        let last_end = last.checked_add(self.size).ok_or_else(outside)?;
         // Ends of the windows of the record, from the latest down to the earliest that is open.
         let every = self.every;
-        let first_end = event.checked_add(1).ok_or(outside.clone())?;
-        event.checked_sub(self.size).ok_or(outside)?;
+        let first_end = event.checked_add(1).ok_or_else(outside)?;
+        event.checked_sub(self.size).ok_or_else(outside)?;
         let ends = move || std::iter::successors(Some(last_end), move |end| end.checked_sub(every));
         let windows = ends()
             .take_while(|end| *end >= first_end && !self.closed(*end, record.watermark))
@@ -155,19 +181,21 @@ impl<S: Clone> Panes<S> {
         if windows == 0 {
             return Ok(Applied::Late);
         }
+        let probe = Probe::new(record.hash, record.key);
         if windows > 1 && aggregate.can_refuse() {
             let fresh = aggregate.start();
             for end in ends().take(windows) {
-                let state = self.panes.get(&end).and_then(|pane| {
-                    pane.find(record.hash, record.key).map(|place| &pane.rows[place].state)
-                });
+                let state = self
+                    .panes
+                    .get(&end)
+                    .and_then(|pane| pane.find(&probe).map(|place| &pane.rows[place].state));
                 aggregate.check(state.unwrap_or(&fresh), input)?;
             }
         }
         for end in ends().take(windows) {
             // A pane comes into being with its first row: a record that is refused leaves no empty one.
             let known = self.panes.get_mut(&end);
-            let found = known.as_ref().and_then(|pane| pane.find(record.hash, record.key));
+            let found = known.as_ref().and_then(|pane| pane.find(&probe));
             if let (Some(pane), Some(place)) = (known, found) {
                 let state = &mut pane.rows[place].state;
                 aggregate.check(state, input)?;
@@ -178,7 +206,7 @@ impl<S: Clone> Panes<S> {
                 aggregate.check(&state, input)?;
                 aggregate.add(&mut state, input, &record.order, names);
                 let pane = self.panes.entry(end).or_default();
-                let place = pane.insert(record.hash, record.key, state);
+                let place = pane.insert(&probe, state);
                 pane.touch(place, kept);
                 self.rows += 1;
             }
@@ -296,17 +324,19 @@ impl<S: Clone> Panes<S> {
         if last_start(start, self.every, self.align) != Some(start) {
             return Err(StateError::Damaged("no window of this step begins where its sub-key says"));
         }
-        let end = start.checked_add(self.size).ok_or(StateError::Damaged("its window ends beyond all time"))?;
+        let end =
+            start.checked_add(self.size).ok_or(StateError::Damaged("its window ends beyond all time"))?;
         let mut bytes = &row.value[..];
         let state = aggregate.decode(&mut bytes, names)?;
         if !bytes.is_empty() {
             return Err(StateError::Damaged("more bytes than the aggregates have"));
         }
         let pane = self.panes.entry(end).or_default();
-        if pane.find(hash, row.key.as_deref()).is_some() {
+        let probe = Probe::new(hash, row.key.as_deref());
+        if pane.find(&probe).is_some() {
             return Err(StateError::Damaged("two rows of one key and window"));
         }
-        let place = pane.insert(hash, row.key.as_deref(), state);
+        let place = pane.insert(&probe, state);
         pane.rows[place].stored = true;
         self.rows += 1;
         Ok(())

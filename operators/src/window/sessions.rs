@@ -149,7 +149,9 @@ impl<S: Clone> Sessions<S> {
         let mut place = self.keys.at(key).head;
         while place != NO_SESSION {
             let session = self.sessions.at(place);
-            if session.first.saturating_sub(self.gap) <= event && event <= session.last.saturating_add(self.gap) {
+            if session.first.saturating_sub(self.gap) <= event
+                && event <= session.last.saturating_add(self.gap)
+            {
                 let slot = usize::from(joined[0] != NO_SESSION);
                 joined[slot] = place;
             }

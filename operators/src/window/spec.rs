@@ -26,7 +26,9 @@ pub enum WindowError {
         every: i64,
     },
     /// Each record would have to be added to too many windows.
-    #[error("a sliding window of {size} ms every {every} ms puts each record into {windows} windows, more than {WINDOWS_PER_RECORD_MAX}: take a larger `every`")]
+    #[error(
+        "a sliding window of {size} ms every {every} ms puts each record into {windows} windows, more than {WINDOWS_PER_RECORD_MAX}: take a larger `every`"
+    )]
     TooMany {
         /// The size.
         size: i64,
@@ -191,7 +193,8 @@ impl WindowSpec {
                 return Err(WindowError::Zero { what });
             }
         }
-        for (what, length) in lengths.into_iter().chain([("align", self.align), ("lateness", self.lateness)]) {
+        for (what, length) in lengths.into_iter().chain([("align", self.align), ("lateness", self.lateness)])
+        {
             if !(-WINDOW_MS_MAX..=WINDOW_MS_MAX).contains(&length) {
                 return Err(WindowError::TooLong { what });
             }
@@ -228,8 +231,6 @@ pub(super) fn last_start(event: i64, every: i64, align: i64) -> Option<i64> {
 fn ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
-
-
 
 #[cfg(test)]
 mod tests {

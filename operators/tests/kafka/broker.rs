@@ -46,8 +46,11 @@ fn the_position_steps_over_markers_and_aborted_records_and_ends_exactly_at_the_l
         let mut reader = open(options(kafka(), &topic), starts(&topic, &[start]));
         let mut read = Read::default();
         read.until_positions(&mut reader, &[end]);
-        let expected: Vec<&str> =
-            [(0, "0"), (1, "1"), (2, "2"), (7, "5")].iter().filter(|(at, _)| *at >= start).map(|(_, v)| *v).collect();
+        let expected: Vec<&str> = [(0, "0"), (1, "1"), (2, "2"), (7, "5")]
+            .iter()
+            .filter(|(at, _)| *at >= start)
+            .map(|(_, v)| *v)
+            .collect();
         assert_eq!(read.values(0), expected, "from {start}");
     }
 }
@@ -69,7 +72,8 @@ fn a_partition_is_held_at_an_open_transaction_and_says_so() {
     let mut read = Read::default();
     wait::until("the reader knows both ends", SOON, || {
         read.poll(&mut reader, ALL).unwrap();
-        (reader.log_end(P0) == Some(NextOffset(5)) && reader.readable_end(P0) == Some(NextOffset(2))).then_some(())
+        (reader.log_end(P0) == Some(NextOffset(5)) && reader.readable_end(P0) == Some(NextOffset(2)))
+            .then_some(())
     });
     assert_eq!(positions_of(&reader), [2]);
 
@@ -187,11 +191,8 @@ fn a_topic_that_is_missing_at_the_output_is_refused_unless_it_is_to_be_made() {
     let (there, made, gone) = (unique("there"), unique("made"), unique("gone"));
     kafka().create_topic(&there, 1);
     let connection = connection(kafka(), &[]);
-    let outputs = [
-        OutputTopic::existing(&there),
-        OutputTopic::created(&made, 3, 1),
-        OutputTopic::existing(&gone),
-    ];
+    let outputs =
+        [OutputTopic::existing(&there), OutputTopic::created(&made, 3, 1), OutputTopic::existing(&gone)];
     let fault = check_outputs(&connection, &outputs, SOON).unwrap_err();
     assert_eq!(fault.class, ErrorClass::Missing, "{fault}");
     assert!(fault.message.contains(&gone) && !fault.message.contains(&there), "{fault}");

@@ -88,11 +88,19 @@ fn a_poll_keeps_to_its_budget_and_nothing_is_lost_or_doubled() {
     wait::until("all is read", SOON, || {
         let mut batches = Vec::new();
         reader.poll(budget, &mut batches).unwrap();
+        let records: usize = batches.iter().map(|batch| batch.elements.len()).sum();
+        let bytes: usize = batches.iter().map(|batch| batch.bytes).sum();
+        assert!(records <= 37);
+        assert!(bytes <= 900 || records == 1, "only one record may be over the budget");
+        if let Some(last) = batches.last() {
+            let last = last.elements.last().unwrap().meta.offset;
+            assert_eq!(
+                reader.position(PartitionId(0)),
+                NextOffset(last + 1),
+                "what was fetched is not yet read"
+            );
+        }
         for batch in batches {
-            assert!(batch.elements.len() <= 37);
-            assert!(batch.bytes <= 900 || batch.elements.len() == 1, "only one record may be over the budget");
-            let last = batch.elements.last().unwrap().meta.offset;
-            assert_eq!(reader.position(PartitionId(0)), NextOffset(last + 1), "what was fetched is not yet read");
             read.elements.entry(0).or_default().extend(batch.elements);
         }
         (positions_of(&reader) == [2_000]).then_some(())
@@ -105,8 +113,7 @@ fn a_poll_keeps_to_its_budget_and_nothing_is_lost_or_doubled() {
 fn a_held_partition_hands_out_nothing_and_loses_nothing_while_others_go_on() {
     // P20
     let (_mock, kafka) = cluster(2);
-    let both: Vec<Message> =
-        (0..4_000).map(|n| Message::new("k", format!("{}", n / 2)).to(n % 2)).collect();
+    let both: Vec<Message> = (0..4_000).map(|n| Message::new("k", format!("{}", n / 2)).to(n % 2)).collect();
     kafka.produce("t", &both);
     let mut reader = open(options(&kafka, "g"), starts("t", &[0, 0]));
     let mut read = Read::default();
@@ -157,7 +164,7 @@ fn a_commit_is_answered_and_a_failed_one_says_which_offset() {
     let mut reader = open(options(&kafka, "g"), starts("t", &[0, 0]));
     Read::default().until_positions(&mut reader, &[5, 0]);
     let offsets = [(PartitionId(0), NextOffset(3)), (PartitionId(1), NextOffset(0))];
-    let mut outcome = |reader: &mut tidegate_operators::kafka::KafkaReader| {
+    let outcome = |reader: &mut tidegate_operators::kafka::KafkaReader| {
         wait::until("the commit is answered", SOON, || {
             reader.poll(ALL, &mut Vec::new()).unwrap();
             reader.commit_outcomes().pop()
@@ -199,6 +206,32 @@ fn a_commit_that_waits_gives_up_at_its_deadline_while_the_broker_is_away() {
 }
 
 #[test]
+fn reading_goes_on_where_it_was_after_a_broker_was_away() {
+    // K2
+    let (mock, kafka) = cluster(1);
+    kafka.produce("t", &numbered(1_000));
+    let mut reader = open(options(&kafka, "g"), starts("t", &[0]));
+    let mut read = Read::default();
+    wait::until("reading has begun", SOON, || {
+        read.poll(&mut reader, PollBudget { records: 20, bytes: 1_000 }).unwrap();
+        (positions_of(&reader)[0] >= 100).then_some(())
+    });
+    mock.broker_down(1).unwrap();
+    read.until_positions(&mut reader, &[1_000]);
+    reader.commit(&[(PartitionId(0), NextOffset(1_000))]);
+    mock.broker_up(1).unwrap();
+    kafka.produce("t", &numbered(500));
+    read.until_positions(&mut reader, &[1_500]);
+    let offsets: Vec<i64> = read.elements[&0].iter().map(|element| element.meta.offset).collect();
+    assert_eq!(offsets, (0..1_500).collect::<Vec<_>>());
+    // A commit that was on its way is answered, one way or the other: the next can follow.
+    wait::until("the commit is answered", SOON, || {
+        read.poll(&mut reader, ALL).unwrap();
+        reader.commit_outcomes().pop()
+    });
+}
+
+#[test]
 fn committed_offsets_that_cannot_be_fetched_end_the_start_and_are_never_taken_for_none() {
     // L58
     let (mock, kafka) = cluster(1);
@@ -207,7 +240,8 @@ fn committed_offsets_that_cannot_be_fetched_end_the_start_and_are_never_taken_fo
     reader.commit_and_wait(&[(PartitionId(0), NextOffset(7))], SOON).unwrap();
 
     // A passing error: asked again.
-    let errors = [Error::RD_KAFKA_RESP_ERR_NOT_COORDINATOR, Error::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS];
+    let errors =
+        [Error::RD_KAFKA_RESP_ERR_NOT_COORDINATOR, Error::RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS];
     mock.request_errors(Api::OffsetFetch, &errors);
     let committed = Lookup::new(&consumer(&kafka, "g"), SOON).unwrap().committed(&partition).unwrap();
     assert_eq!(committed[&partition[0]], NextOffset(7));
@@ -426,25 +460,37 @@ fn a_sleeping_worker_is_woken_by_records_commits_and_acknowledgements() {
                 assert!(begin.elapsed() < SOON, "nobody woke the worker for {what}");
             }
         };
-        woken("the end of an empty partition", Box::new(|| {
-            read.poll(&mut reader, ALL).unwrap();
-            reader.readable_end(PartitionId(0)) == Some(NextOffset(0))
-        }));
+        woken(
+            "the end of an empty partition",
+            Box::new(|| {
+                read.poll(&mut reader, ALL).unwrap();
+                reader.readable_end(PartitionId(0)) == Some(NextOffset(0))
+            }),
+        );
         for n in 0..50_u64 {
             writing.submit_all(n, &[element(None, Some("v"), Some(1))]);
-            woken("an acknowledgement", Box::new(|| {
-                writing.look().unwrap();
-                writing.done.len() as u64 == n + 1
-            }));
-            woken("a record", Box::new(|| {
-                read.poll(&mut reader, ALL).unwrap();
-                reader.position(PartitionId(0)).0 as u64 == n + 1
-            }));
+            woken(
+                "an acknowledgement",
+                Box::new(|| {
+                    writing.look().unwrap();
+                    writing.done.len() as u64 == n + 1
+                }),
+            );
+            woken(
+                "a record",
+                Box::new(|| {
+                    read.poll(&mut reader, ALL).unwrap();
+                    reader.position(PartitionId(0)).0 as u64 == n + 1
+                }),
+            );
         }
         reader.commit(&[(PartitionId(0), NextOffset(50))]);
-        woken("a commit", Box::new(|| {
-            read.poll(&mut reader, ALL).unwrap();
-            !reader.commit_outcomes().is_empty()
-        }));
+        woken(
+            "a commit",
+            Box::new(|| {
+                read.poll(&mut reader, ALL).unwrap();
+                !reader.commit_outcomes().is_empty()
+            }),
+        );
     });
 }

@@ -133,10 +133,8 @@ pub(crate) fn with_header(mut element: Element<Record>, name: &str, value: Optio
 }
 
 pub(crate) fn producer(kafka: &Kafka, change: impl FnOnce(&mut ProducerConfig)) -> KafkaProducer {
-    let mut config = ProducerConfig {
-        connection: connection(kafka, &[("linger.ms", "1")]),
-        ..ProducerConfig::default()
-    };
+    let mut config =
+        ProducerConfig { connection: connection(kafka, &[("linger.ms", "1")]), ..ProducerConfig::default() };
     change(&mut config);
     KafkaProducer::new(&config, WorkerIndex(0)).unwrap_or_else(|fault| panic!("make a producer: {fault}"))
 }

@@ -69,23 +69,25 @@ fn specs() -> impl Strategy<Value = WindowSpec> {
 pub(crate) fn cases() -> impl Strategy<Value = Case> {
     let rec = (0u8..5, -60i64..120, prop::option::weighted(0.9, -9i64..9), -40i32..40);
     let partition = prop::collection::vec(rec, 0..25);
-    (prop::collection::vec(partition, 1..4), 0i64..30, specs()).prop_map(|(partitions, out_of_order, spec)| {
-        let mut id = 0;
-        let mut to_rec = |(key, event, amount, eighths): (u8, i64, Option<i64>, i32)| {
-            id += 1;
-            Rec { key, event, amount, weight: f64::from(eighths) / 8.0, id }
-        };
-        // Event times rise along a partition, so that watermarks do.
-        let mut rising = |partition: Vec<_>| {
-            let partition = partition.into_iter().enumerate();
-            partition
-                .map(|(index, (key, event, amount, eighths))| {
-                    to_rec((key, event / 3 + 4 * index as i64, amount, eighths))
-                })
-                .collect()
-        };
-        Case { partitions: partitions.into_iter().map(&mut rising).collect(), out_of_order, spec }
-    })
+    (prop::collection::vec(partition, 1..4), 0i64..30, specs()).prop_map(
+        |(partitions, out_of_order, spec)| {
+            let mut id = 0;
+            let mut to_rec = |(key, event, amount, eighths): (u8, i64, Option<i64>, i32)| {
+                id += 1;
+                Rec { key, event, amount, weight: f64::from(eighths) / 8.0, id }
+            };
+            // Event times rise along a partition, so that watermarks do.
+            let mut rising = |partition: Vec<_>| {
+                let partition = partition.into_iter().enumerate();
+                partition
+                    .map(|(index, (key, event, amount, eighths))| {
+                        to_rec((key, event / 3 + 4 * index as i64, amount, eighths))
+                    })
+                    .collect()
+            };
+            Case { partitions: partitions.into_iter().map(&mut rising).collect(), out_of_order, spec }
+        },
+    )
 }
 
 /// Key, start, end → the result.
@@ -160,7 +162,8 @@ fn aggregate(mut records: Vec<Placed<'_>>) -> Vec<Value> {
     let amounts: Vec<i64> = records.iter().filter_map(|record| record.3.amount).collect();
     let int = |value: Option<&i64>| value.map_or(Value::Null, |value| Value::Int(*value));
     let total: i64 = amounts.iter().sum();
-    let mean = if amounts.is_empty() { Value::Null } else { Value::Double(total as f64 / amounts.len() as f64) };
+    let mean =
+        if amounts.is_empty() { Value::Null } else { Value::Double(total as f64 / amounts.len() as f64) };
     vec![
         Value::Int(records.len() as i64),
         Value::Int(total),

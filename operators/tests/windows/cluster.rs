@@ -12,11 +12,13 @@ use std::time::Duration;
 use tidegate_operators::element::{Element, Headers, Keyed, Meta, PartitionId};
 use tidegate_operators::ending::Ending;
 use tidegate_operators::frontier::FrontierHands;
-use tidegate_operators::keyed::{Emit, Machine, OnError, StepRows, Surroundings, Wake};
+use tidegate_operators::keyed::{Emit, LastEpoch, Machine, StepRows, Surroundings, Wake};
 use tidegate_operators::process::Sabotage;
+use tidegate_operators::record::OnError;
 use tidegate_operators::time::Time;
 use tidegate_operators::window::{
-    Aggregator, LatePolicy, PartitionNames, WINDOW_STATE_VERSION, WindowLogic, WindowSettings, Windowed,
+    Aggregator, LatePolicy, PartitionNames, WINDOW_STATE_VERSION, WindowKind, WindowLogic, WindowSettings,
+    Windowed,
 };
 use tidegate_recovery::rows::RowChange;
 use tidegate_recovery::{
@@ -77,11 +79,14 @@ pub(crate) struct Cluster<'a, A: Aggregator<Rec, Out = Vec<Value>>, F> {
     /// Where each partition stood when an epoch was left.
     marks: BTreeMap<Epoch, Vec<usize>>,
     ending: Ending,
+    /// Runs that are still to come: where they end, and whether that is an end or a stop.
+    runs: VecDeque<(Vec<usize>, LastEpoch)>,
     // What survives a crash.
     durable: Epoch,
     durable_position: Vec<usize>,
     store: Store,
-    durable_results: Vec<((Option<Vec<u8>>, i64, i64), Vec<Value>)>,
+    /// Results, and whether an end has given them out: those may come again.
+    durable_results: Results<(Vec<Value>, bool)>,
 }
 
 /// Why a run is wrong.
@@ -96,7 +101,14 @@ where
     F: Fn() -> A,
 {
     pub(crate) fn new(case: &'a Case, sabotage: Sabotage, aggregate: F, seed: u64) -> Self {
-        let rng = SmallRng::seed_from_u64(seed);
+        let mut rng = SmallRng::seed_from_u64(seed);
+        let all: Vec<usize> = case.partitions.iter().map(Vec::len).collect();
+        let mut runs = VecDeque::from([(all.clone(), LastEpoch::End)]);
+        for _ in 0..rng.random_range(0..3) {
+            let (first, _) = &runs[0];
+            let upto = first.iter().map(|at| rng.random_range(0..=*at)).collect();
+            runs.push_front((upto, if rng.random_bool(0.5) { LastEpoch::End } else { LastEpoch::Stop }));
+        }
         let mut cluster = Cluster {
             case,
             sabotage,
@@ -110,10 +122,11 @@ where
             position: Vec::new(),
             marks: BTreeMap::new(),
             ending: Ending::None,
+            runs,
             durable: Epoch(0),
             durable_position: vec![0; case.partitions.len()],
             store: Store::new(),
-            durable_results: Vec::new(),
+            durable_results: Results::new(),
         };
         cluster.start();
         cluster
@@ -138,18 +151,35 @@ where
                 }
                 _ => self.agree_on_end(),
             }
-        }
-        let mut results = Results::new();
-        for (window, result) in self.durable_results {
-            if results.insert(window.clone(), result).is_some() {
-                return Err(Wrong(format!("{window:?} came twice")));
+            if self.runs.len() > 1 && self.ending.last().is_some_and(|last| self.durable >= last) {
+                self.runs.pop_front();
+                self.start();
             }
         }
-        Ok(results)
+        Ok(self.durable_results.into_iter().map(|(window, (result, _))| (window, result)).collect())
+    }
+
+    /// A result becomes durable; it replaces what an end has given out of the same window, or of the sessions
+    /// that it has grown out of.
+    fn keep(
+        &mut self,
+        window: (Option<Vec<u8>>, i64, i64),
+        result: Vec<Value>,
+        at_end: bool,
+    ) -> Result<(), Wrong> {
+        let session = matches!(self.case.spec.kind, WindowKind::Session { .. });
+        self.durable_results.retain(|other, (_, at_end)| {
+            let grown = session && other.0 == window.0 && other.1 <= window.2 && other.2 >= window.1;
+            !(*at_end && (grown || *other == window))
+        });
+        match self.durable_results.insert(window.clone(), (result, at_end)) {
+            None => Ok(()),
+            Some(_) => Err(Wrong(format!("{window:?} came twice"))),
+        }
     }
 
     fn is_done(&self) -> bool {
-        self.ending.last().is_some_and(|last| self.durable >= last)
+        self.runs.len() == 1 && self.ending.last().is_some_and(|last| self.durable >= last)
     }
 
     fn start(&mut self) {
@@ -171,11 +201,8 @@ where
                 (0..self.case.partitions.len()).map(|number| TopicPartition::new("in", number as i32)),
             )
         };
-        let settings = WindowSettings {
-            windows: self.case.spec,
-            late: LatePolicy::Drop,
-            on_error: OnError::Fail,
-        };
+        let settings =
+            WindowSettings { windows: self.case.spec, late: LatePolicy::Drop, on_error: OnError::Fail };
         let mut restored: Vec<RestoredRows> = (0..workers).map(|_| RestoredRows::default()).collect();
         for ((route, key, sub), value) in &self.store {
             let RowRoute::Bucket(bucket) = route else { panic!("keyed steps have no other rows") };
@@ -190,7 +217,7 @@ where
             .map(|worker| {
                 let logic = WindowLogic::new(&settings, (self.aggregate)(), names(), &self.sabotage);
                 let machine = Machine::new(
-                    StepId::new("window"),
+                    &StepId::new("window"),
                     logic.expect("a valid window"),
                     OnError::Fail,
                     self.schedule,
@@ -224,7 +251,10 @@ where
         let partition = partitions[self.rng.random_range(0..partitions.len())];
         for _ in 0..self.rng.random_range(1..4) {
             let offset = self.position[partition];
-            let Some(rec) = self.case.partitions[partition].get(offset) else { return };
+            if offset == self.runs[0].0[partition] {
+                return;
+            }
+            let rec = &self.case.partitions[partition][offset];
             let watermark = EventTime(self.watermark(partition));
             self.position[partition] += 1;
             let key = rec.key_bytes().map(Bytes::from);
@@ -304,7 +334,7 @@ where
             let channel = &mut self.channels[source][worker];
             let take = self.rng.random_range(0..=channel.len());
             for (time, element) in channel.drain(..take) {
-                self.workers[worker].machine.push(time, || time, [element]);
+                self.workers[worker].machine.push(time, || time, vec![element]);
             }
         }
         if self.rng.random_bool(0.6) {
@@ -325,7 +355,8 @@ where
         worker.woken = wake.map_err(|failure| Wrong(format!("{failure:?}")))?;
         // What the step held before it ran allows what it emitted.
         for (time, result) in &worker.emitted.results[emitted..] {
-            let allowed = before.results.is_some_and(|held| held.epoch <= time.epoch && held.event <= time.event);
+            let allowed =
+                before.results.is_some_and(|held| held.epoch <= time.epoch && held.event <= time.event);
             let on_time = result.meta.event >= time.event && result.meta.watermark == time.event;
             if !allowed || !on_time {
                 return Err(Wrong(format!("{result:?} at {time:?}, held {:?}", before.results)));
@@ -351,6 +382,7 @@ where
         if !(sources && steps && known) || self.ending.last().is_some_and(|last| epoch > last) {
             return Ok(());
         }
+        let mut durable = Vec::new();
         for worker in &mut self.workers {
             for (epoch_of_rows, rows) in std::mem::take(&mut worker.emitted.rows) {
                 if epoch_of_rows != epoch {
@@ -377,8 +409,12 @@ where
                 }
                 let Windowed { start, end, value } = result.value.value;
                 let key = result.value.key.map(|key| key.to_vec());
-                self.durable_results.push(((key, start.0, end.0), value));
+                let at_end = self.ending == Ending::End { last: epoch } && time.epoch == epoch;
+                durable.push(((key, start.0, end.0), value, at_end));
             }
+        }
+        for (window, result, at_end) in durable {
+            self.keep(window, result, at_end)?;
         }
         if let Some(marks) = self.marks.get(&epoch) {
             self.durable_position = marks.clone();
@@ -388,11 +424,15 @@ where
     }
 
     fn agree_on_end(&mut self) {
-        let read = self.position.iter().zip(&self.case.partitions).all(|(at, all)| *at == all.len());
-        if read && !self.ending.is_agreed() {
+        let (upto, kind) = &self.runs[0];
+        if self.position == *upto && !self.ending.is_agreed() {
             let newest = self.sources.iter().filter_map(|source| source.hand).map(|hand| hand.epoch).max();
             let newest = newest.expect("nobody lets go before the end is agreed");
-            self.ending = Ending::End { last: self.schedule.commit_at_or_after(newest) };
+            let last = self.schedule.commit_at_or_after(newest);
+            self.ending = match kind {
+                LastEpoch::End => Ending::End { last },
+                LastEpoch::Stop => Ending::Stop { last },
+            };
         }
     }
 }

@@ -193,14 +193,15 @@ where
         let slices = if self.rng.random_bool(0.7) { usize::MAX } else { self.rng.random_range(0..3) };
         for _ in 0..slices {
             let slice = self.rng.random_range(1..5);
-            let closing = machine.windows.close(EventTime(machine.acted), slice, &mut machine.rows, &mut fired);
+            let closing =
+                machine.windows.close(EventTime(machine.acted), slice, &mut machine.rows, &mut fired);
             if closing == Closing::Done {
                 break;
             }
         }
         for fired in fired {
             let (window, result) = keyed(fired);
-            self.supersede(&window);
+            Self::supersede(self.case, &mut self.open, &window);
             let before = self.closed.insert(window.clone(), result);
             assert_eq!(before, None, "window {window:?} was closed twice");
         }
@@ -219,7 +220,7 @@ where
             let fired: Vec<_> = fired.into_iter().map(keyed).collect();
             for (window, result) in fired {
                 assert!(!self.closed.contains_key(&window), "{window:?} was closed before");
-                self.supersede(&window);
+                Self::supersede(self.case, &mut self.open, &window);
                 self.open.insert(window, result);
             }
         }
@@ -227,9 +228,9 @@ where
 
     /// A window that is given out replaces what an end has given out of it; a session replaces every session
     /// that it has grown out of.
-    fn supersede(&mut self, window: &(Option<Vec<u8>>, i64, i64)) {
-        let session = matches!(self.case.spec.kind, WindowKind::Session { .. });
-        self.open.retain(|other, _| {
+    fn supersede(case: &Case, open: &mut Results<A::Out>, window: &(Option<Vec<u8>>, i64, i64)) {
+        let session = matches!(case.spec.kind, WindowKind::Session { .. });
+        open.retain(|other, _| {
             let grown = session && other.0 == window.0 && other.1 <= window.2 && other.2 >= window.1;
             other != window && !grown
         });

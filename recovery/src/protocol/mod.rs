@@ -22,6 +22,9 @@ pub(crate) mod part;
 pub(crate) mod publish;
 pub(crate) mod start;
 
+#[cfg(test)]
+mod search;
+
 use crate::names::{Folder, Name, SegmentName};
 use crate::{Epoch, Generation, RecordNumber};
 
@@ -79,6 +82,8 @@ pub(crate) enum Fence {
     Taken(RecordNumber),
     /// There is a record with a higher number.
     Higher(RecordNumber),
+    /// The record is not there, although it was created and made durable.
+    Vanished(RecordNumber),
     /// There is a newer lease.
     Lease(Generation),
 }

@@ -65,12 +65,6 @@ impl PublishMachine {
         self.newest.as_ref()
     }
 
-    /// Whether nothing is on its way.
-    #[cfg(test)]
-    pub(crate) fn is_idle(&self) -> bool {
-        matches!(self.at, At::Idle)
-    }
-
     /// A commit epoch without a change: it publishes nothing and takes no number.
     #[cfg(test)]
     pub(crate) fn skip(&mut self) {
@@ -167,6 +161,8 @@ impl PublishMachine {
                     Some(higher) if self.rules.has(Rule::CountsOnlyIfHighest) => {
                         self.fence(Fence::Higher(higher))
                     }
+                    // Retention of newer generations, or a disk that does not keep its word.
+                    _ if !names.contains(&Name::Record(self.next)) => self.fence(Fence::Vanished(self.next)),
                     _ => self.published(names),
                 }
             }

@@ -141,6 +141,8 @@ impl StartMachine {
             }
             (At::LookingAtLease(facts), Event::Listed(names)) => match highest_lease(&names) {
                 Some(newer) if newer > self.generation => Action::Fenced(Fence::Lease(newer)),
+                // A disk that does not keep its word; a later start may take the same number.
+                None => Action::Fenced(Fence::Lease(self.generation)),
                 _ if !self.rules.has(Rule::StartDeletesNothing) => {
                     self.go(At::Cleaning(facts), Action::List(Folder::Segments))
                 }

@@ -173,6 +173,8 @@ impl Publisher {
             action = match perform(&*self.storage, &action, &[&bytes]) {
                 Ok(event) => self.machine.on(event),
                 Err(error) => {
+                    // A newer generation deletes what an old one left half done.
+                    self.lease.still_mine()?;
                     retry.after(error, "publish a commit record")?;
                     match self.machine.failed() {
                         Some(again) => again,
@@ -214,6 +216,7 @@ impl Publisher {
                 let found = match fence {
                     Fence::Taken(number) => format!("another generation published commit record {number}"),
                     Fence::Higher(number) => format!("there is commit record {number} already"),
+                    Fence::Vanished(number) => format!("commit record {number} was created and is gone"),
                     Fence::Lease(newer) => format!("generation {newer} holds it"),
                 };
                 StoreError::LeaseLost { store: self.storage.place(), own, found }

@@ -190,7 +190,7 @@ impl Drop for Broker {
 }
 
 /// The folder with the broker's jars.
-pub(crate) fn jars() -> PathBuf {
+pub fn jars() -> PathBuf {
     let candidates = [
         std::env::var_os("TIDEGATE_TEST_BROKER_LIB").map(PathBuf::from),
         Some(target_folder().join("broker/lib")),

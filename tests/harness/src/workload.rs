@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn without_a_share_of_late_records_no_record_is_older_than_the_disorder_allows() {
         let workload = Workload::default();
-        let mut highest = vec![i64::MIN; 4];
+        let mut highest = [i64::MIN; 4];
         for event in workload.events() {
             let seen = &mut highest[index(event.partition)];
             assert!(event.at_ms >= seen.saturating_sub(workload.disorder_ms), "{event:?} after {seen}");

@@ -102,9 +102,8 @@ impl Client {
     pub(crate) fn fatal(&self) -> Option<String> {
         let mut text = [0 as c_char; 512];
         // SAFETY: a valid handle and a buffer with its length.
-        let code = Code::from(unsafe {
-            sys::rd_kafka_fatal_error(self.pointer(), text.as_mut_ptr(), text.len())
-        });
+        let code =
+            Code::from(unsafe { sys::rd_kafka_fatal_error(self.pointer(), text.as_mut_ptr(), text.len()) });
         (!code.is_ok()).then(|| format!("{code:?}: {}", text_of(&text)))
     }
 
@@ -147,7 +146,11 @@ impl Client {
     }
 
     /// Describes one topic, or all, waiting at most `timeout`.
-    pub(crate) fn metadata(&self, topic: Option<&str>, timeout: Duration) -> Result<Vec<TopicMetadata>, Code> {
+    pub(crate) fn metadata(
+        &self,
+        topic: Option<&str>,
+        timeout: Duration,
+    ) -> Result<Vec<TopicMetadata>, Code> {
         let topic = match topic {
             Some(name) => Some(super::Topic::new_borrowed(self, name)?),
             None => None,
@@ -158,8 +161,7 @@ impl Client {
         // have the lengths that stand beside them. Error fields are read as numbers (see the module).
         unsafe {
             let all = c_int::from(topic.is_none());
-            let code =
-                sys::rd_kafka_metadata(self.pointer(), all, only, &mut answer, millis(timeout));
+            let code = sys::rd_kafka_metadata(self.pointer(), all, only, &mut answer, millis(timeout));
             Code::from(code).ok()?;
             let topics = array((*answer).topics, (*answer).topic_cnt)
                 .iter()
@@ -215,7 +217,8 @@ impl Configuration {
         let configuration = Configuration(NonNull::new(handle).expect("a configuration is never null"));
         let mut errors = Vec::new();
         for (name, value) in properties {
-            let (Ok(c_name), Ok(c_value)) = (CString::new(name.as_str()), CString::new(value.as_str())) else {
+            let (Ok(c_name), Ok(c_value)) = (CString::new(name.as_str()), CString::new(value.as_str()))
+            else {
                 errors.push(format!("property `{name}`: a zero byte is not allowed"));
                 continue;
             };
@@ -302,8 +305,7 @@ unsafe extern "C" fn on_error(
 ) {
     // SAFETY: called with the opaque pointer that `Client::new` set, which lives as long as the client, and a
     // string that ends.
-    let (log, reason) =
-        unsafe { (opaque.cast::<Log>().as_ref(), CStr::from_ptr(reason).to_string_lossy()) };
+    let (log, reason) = unsafe { (opaque.cast::<Log>().as_ref(), CStr::from_ptr(reason).to_string_lossy()) };
     let Some(log) = log else { return };
     let code = Code(code);
     if let Some(left_out) = log.admit(&format!("{code:?}")) {

@@ -37,7 +37,16 @@ impl Message {
         (!code.is_ok()).then_some(code)
     }
 
-    /// What the library says about the error.
+    /// What the broker said about a produced record that it did not take.
+    pub(crate) fn produce_error_text(&self) -> Option<String> {
+        // SAFETY: a valid message; the text is null or lives as long as the message.
+        unsafe {
+            let text = sys::rd_kafka_message_produce_errstr(self.0.as_ptr());
+            (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
+        }
+    }
+
+    /// What the library says about a fetched error. (Of a produced record it would be the record's own value.)
     pub(crate) fn error_text(&self) -> String {
         // SAFETY: a valid message; the text is null or lives as long as the message.
         unsafe {
@@ -146,8 +155,7 @@ impl Topic {
         // SAFETY: a valid client and a string that ends; null asks for the client's default configuration.
         let handle = unsafe { sys::rd_kafka_topic_new(client.pointer(), name.as_ptr(), ptr::null_mut()) };
         // SAFETY: asks for the error of the call above, on the same thread.
-        let handle =
-            NonNull::new(handle).ok_or_else(|| Code::from(unsafe { sys::rd_kafka_last_error() }))?;
+        let handle = NonNull::new(handle).ok_or_else(|| Code::from(unsafe { sys::rd_kafka_last_error() }))?;
         Ok(Topic { handle, client: None })
     }
 

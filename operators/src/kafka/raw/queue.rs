@@ -237,13 +237,9 @@ impl Queue {
             ));
             if code.is_ok() {
                 sys::rd_kafka_AdminOptions_set_opaque(options, tag as *mut c_void);
-                let topics = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
-                sys::rd_kafka_DescribeTopics(
-                    self.client.pointer(),
-                    topics,
-                    options,
-                    self.handle.as_ptr(),
-                );
+                let topics =
+                    sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
+                sys::rd_kafka_DescribeTopics(self.client.pointer(), topics, options, self.handle.as_ptr());
                 sys::rd_kafka_TopicCollection_destroy(topics);
             }
             sys::rd_kafka_AdminOptions_destroy(options);

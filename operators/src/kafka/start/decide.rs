@@ -157,13 +157,8 @@ fn decide_one(
         }
         _ => None,
     };
-    let decision = |next, from, moved_from| StartDecision {
-        next,
-        from,
-        floor: facts.committed,
-        stale,
-        moved_from,
-    };
+    let decision =
+        |next, from, moved_from| StartDecision { next, from, floor: facts.committed, stale, moved_from };
     let log = facts.log;
     match chosen {
         Some((next, from)) if next < log.start || next > log.end => match policy.on_out_of_range {

@@ -80,7 +80,8 @@ impl Lookup {
 
     /// The partitions of the topics, sorted, and the topics that do not exist.
     pub(crate) fn find(&self, topics: &[String]) -> Result<Found, Fault> {
-        let patterns: Vec<&str> = topics.iter().map(String::as_str).filter(|topic| is_pattern(topic)).collect();
+        let patterns: Vec<&str> =
+            topics.iter().map(String::as_str).filter(|topic| is_pattern(topic)).collect();
         if !patterns.is_empty() {
             return Err(Fault::new(
                 ErrorClass::Config,
@@ -96,8 +97,9 @@ impl Lookup {
                 let error = match self.client().metadata(Some(topic), ATTEMPT.min(pauses.left())) {
                     Ok(answer) => match answer.into_iter().find(|one| one.name == *topic) {
                         Some(one) if one.error.is_ok() && !one.partitions.is_empty() => {
-                            partitions
-                                .extend(one.partitions.iter().map(|number| TopicPartition::new(topic, *number)));
+                            partitions.extend(
+                                one.partitions.iter().map(|number| TopicPartition::new(topic, *number)),
+                            );
                             break;
                         }
                         Some(one) if one.error.is_ok() => Code::LEADER_NOT_AVAILABLE,
@@ -138,7 +140,8 @@ impl Lookup {
             let mut list = PartitionList::new(partitions.iter().map(|partition| (partition, -1001)));
             let answer = self.client().committed(&mut list, ATTEMPT.min(pauses.left()));
             let elements = list.elements();
-            let error = answer.err().or_else(|| elements.iter().map(|one| one.error).find(|code| !code.is_ok()));
+            let error =
+                answer.err().or_else(|| elements.iter().map(|one| one.error).find(|code| !code.is_ok()));
             match error {
                 None => {
                     return Ok(elements
@@ -233,7 +236,10 @@ impl Lookup {
     fn unavailable_text(&self, what: &str, error: &str) -> Fault {
         Fault::new(
             ErrorClass::Unavailable,
-            format!("kafka at {} did not answer in time for {what} ({error}); nothing was read", self.brokers),
+            format!(
+                "kafka at {} did not answer in time for {what} ({error}); nothing was read",
+                self.brokers
+            ),
         )
     }
 }
@@ -266,7 +272,8 @@ fn denied(what: &str, code: Code) -> Fault {
 
 /// Characters that no topic name has, but patterns do.
 fn is_pattern(topic: &str) -> bool {
-    topic.starts_with('^') || topic.chars().any(|c| matches!(c, '*' | '[' | ']' | '(' | ')' | '|' | '+' | '?' | '$'))
+    topic.starts_with('^')
+        || topic.chars().any(|c| matches!(c, '*' | '[' | ']' | '(' | ')' | '|' | '+' | '?' | '$'))
 }
 
 /// Growing pauses up to a deadline.

@@ -6,4 +6,4 @@ mod lookup;
 pub use decide::{
     AutoOffsetReset, From, PartitionFacts, Stale, StartDecision, StartPolicy, announce, decide,
 };
-pub use lookup::{Lookup, LogBounds};
+pub use lookup::{LogBounds, Lookup};

@@ -13,20 +13,27 @@
 //! unacknowledged and is done again after the restart. There is no time-out: while a broker is away the epoch
 //! stays open.
 //!
+//! **One bad record.** A broker refuses whole batches, and not every broker says which record is to blame. So the
+//! records of a refused batch are tried again, each in a batch of its own, by a second producer that lives for
+//! just that; meanwhile no new record is taken.
+//!
 //! **Order.** Records of a partition are written in their order, also when they are sent again (idempotence). One
-//! exception: when a broker refuses a record, the others of its batch are sent again behind what was queued
-//! meanwhile.
+//! exception: the good records of a refused batch come behind what was on its way when it was refused.
 //!
 //! **Timestamps** are kept. The library writes "now" for 0 and the protocol reads -1 as none, so a record dated 0
 //! or before 1970 is refused and not changed in silence.
 
+mod chunks;
+mod trial;
+
 use super::config::ProducerConfig;
-use super::raw::{Client, Code, Kind, Message, Outgoing, Queue, Topic};
+use super::raw::{Client, Code, Kind, Message, Outgoing, Properties, Queue, Topic};
 use super::reaper;
 use super::wake::{Ready, Wake};
 use crate::element::{Element, Header, Record};
 use crate::fault::Fault;
 use crate::sink::{Refused, SinkWriter, Ticket};
+use chunks::{Chunk, Chunks, PLACE_BITS, PLACE_MASK, Progress, chunk_decided};
 use rdkafka_sys::bindings::RD_KAFKA_EVENT_DR;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -34,6 +41,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tidegate_recovery::{ErrorClass, WorkerIndex};
 use timely::scheduling::SyncActivator;
+use trial::{Suspect, Trial};
 
 /// The producer of one worker. Clones are the same producer.
 #[derive(Clone)]
@@ -60,7 +68,10 @@ struct Shared {
     in_flight_bytes: usize,
     records_max: usize,
     bytes_max: usize,
-    again: VecDeque<Again>,
+    /// Records of refused batches that are not tried yet.
+    suspects: VecDeque<Suspect>,
+    trial: Option<Trial>,
+    config: ProducerConfig,
     fault: Option<Fault>,
     worker: WorkerIndex,
 }
@@ -74,67 +85,11 @@ struct Writer {
     in_flight_bytes: usize,
 }
 
-/// How far a ticket is.
-#[derive(Default)]
-struct Progress {
-    /// Records that were taken so far.
-    taken: usize,
-    /// Of those, how many are not yet decided.
-    open: usize,
-    /// No more elements follow.
-    complete: bool,
-}
-
-/// Records of one call of `submit`: a tag names the chunk and the place in it.
-#[derive(Clone, Copy)]
-struct Chunk {
-    writer: usize,
-    ticket: Ticket,
-    first: usize,
-    open: usize,
-    header_bytes: usize,
-}
-
-/// Chunks by slot; slots of finished ones are used again.
-#[derive(Default)]
-struct Chunks {
-    slots: Vec<Chunk>,
-    free: Vec<u32>,
-}
-
-/// A record that has to be sent again by us.
-struct Again {
-    tag: usize,
-    writer: usize,
-    key: Option<Vec<u8>>,
-    value: Option<Vec<u8>>,
-    timestamp: i64,
-    headers: Vec<Header>,
-}
-
-const PLACE_BITS: u32 = 32;
-
-impl Chunks {
-    fn insert(&mut self, chunk: Chunk) -> u32 {
-        match self.free.pop() {
-            Some(slot) => {
-                self.slots[slot as usize] = chunk;
-                slot
-            }
-            None => {
-                self.slots.push(chunk);
-                u32::try_from(self.slots.len() - 1).expect("records in flight are bounded far below")
-            }
-        }
-    }
-}
-
 impl KafkaProducer {
     /// Makes the worker's producer; does not wait for a broker.
     pub fn new(config: &ProducerConfig, worker: WorkerIndex) -> Result<KafkaProducer, Fault> {
         let properties = config.properties(&format!("-w{worker}"));
-        let client = Client::new(Kind::Producer, &properties, RD_KAFKA_EVENT_DR)
-            .map_err(|error| Fault::new(ErrorClass::Config, format!("the kafka producer: {error}")))?;
+        let client = new_client(&properties)?;
         let wake = Arc::new(Wake::default());
         let ready = Ready::new(&wake);
         let mut main = Queue::of_producer(&client);
@@ -150,7 +105,9 @@ impl KafkaProducer {
             in_flight_bytes: 0,
             records_max: config.in_flight_records,
             bytes_max: config.in_flight_bytes,
-            again: VecDeque::new(),
+            suspects: VecDeque::new(),
+            trial: None,
+            config: config.clone(),
             fault: None,
             worker,
         }))))
@@ -160,8 +117,7 @@ impl KafkaProducer {
     pub fn writer(&self, topic: &str) -> Result<KafkaWriter, Fault> {
         let mut shared = self.0.borrow_mut();
         let client = shared.client.as_ref().expect("the client is there until the producer is dropped");
-        let handle = Topic::new(client, topic)
-            .map_err(|code| Fault::new(ErrorClass::Config, format!("topic `{topic}`: {code}")))?;
+        let handle = Topic::new(client, topic).map_err(|code| no_topic(topic, code))?;
         shared.writers.push(Writer {
             topic: handle,
             name: topic.to_owned(),
@@ -176,9 +132,12 @@ impl KafkaProducer {
 
 impl Shared {
     fn has_room(&self) -> bool {
-        // One record is always allowed, however large.
+        // One record is always allowed, however large. While suspects are tried nothing may overtake them.
         self.in_flight_records == 0
-            || (self.in_flight_records < self.records_max && self.in_flight_bytes < self.bytes_max)
+            || (self.in_flight_records < self.records_max
+                && self.in_flight_bytes < self.bytes_max
+                && self.suspects.is_empty()
+                && self.trial.is_none())
     }
 
     /// Takes the delivery reports that are there.
@@ -187,26 +146,16 @@ impl Shared {
             let mut main = self.main.take().expect("the queue is there until the producer is dropped");
             main.delivery_reports(|message, tag| self.report(message, tag));
             self.main = Some(main);
-        }
-        while let Some(record) = self.again.pop_front() {
-            let outgoing = Outgoing {
-                key: record.key.as_deref(),
-                value: record.value.as_deref(),
-                timestamp: record.timestamp,
-                headers: &record.headers,
-                tag: record.tag,
-            };
-            match self.writers[record.writer].topic.produce(&outgoing) {
-                Ok(()) => {}
-                Err(Code::QUEUE_FULL) => {
-                    self.again.push_front(record);
-                    break;
-                }
-                Err(code) => {
-                    let bytes = size_of(outgoing.key, outgoing.value);
-                    self.decided(record.tag, bytes, Some((code, code.to_string())));
-                }
+            if let Some(mut trial) = self.trial.take() {
+                trial.queue.delivery_reports(|message, tag| {
+                    trial.open -= 1;
+                    self.decided(tag, size_of(message.key(), message.value()), message_error(message));
+                });
+                self.trial = Some(trial);
             }
+        }
+        if !self.suspects.is_empty() || self.trial.is_some() {
+            self.try_suspects()?;
         }
         match &self.fault {
             Some(fault) => Err(fault.clone()),
@@ -214,12 +163,11 @@ impl Shared {
         }
     }
 
+    /// What the main producer reports of one record.
     fn report(&mut self, message: &Message, tag: usize) {
-        let bytes = size_of(message.key(), message.value());
-        match message.error() {
-            None => self.decided(tag, bytes, None),
-            // Another record of the same batch was refused; this one was not written.
-            Some(Code::INVALID_DIFFERENT_RECORD) => {
+        let error = message_error(message);
+        match &error {
+            Some((code, _)) if code.refuses_a_batch() => {
                 let mut headers = Vec::new();
                 message.headers(|name, value| {
                     headers.push(Header {
@@ -227,24 +175,25 @@ impl Shared {
                         value: value.map(bytes::Bytes::copy_from_slice),
                     });
                 });
-                self.again.push_back(Again {
+                let chunk = &self.chunks.slots[tag >> PLACE_BITS];
+                self.suspects.push_back(Suspect {
                     tag,
-                    writer: self.chunks.slots[tag >> PLACE_BITS].writer,
+                    writer: chunk.writer,
                     key: message.key().map(<[u8]>::to_vec),
                     value: message.value().map(<[u8]>::to_vec),
-                    timestamp: message.timestamp().unwrap_or(0),
+                    timestamp: chunk.timestamps[tag & PLACE_MASK],
                     headers,
                 });
             }
-            Some(code) => self.decided(tag, bytes, Some((code, message.error_text()))),
+            _ => self.decided(tag, size_of(message.key(), message.value()), error),
         }
     }
 
     /// One record is written, refused, or the reason why the run ends.
     fn decided(&mut self, tag: usize, bytes: usize, error: Option<(Code, String)>) {
         let slot = tag >> PLACE_BITS;
-        let place = tag & ((1 << PLACE_BITS) - 1);
-        let Chunk { writer, ticket, first, .. } = self.chunks.slots[slot];
+        let place = tag & PLACE_MASK;
+        let &Chunk { writer, ticket, first, .. } = &self.chunks.slots[slot];
         if let Some((code, text)) = error {
             let topic = &self.writers[writer].name;
             match self.verdict(code, &text, topic) {
@@ -277,20 +226,19 @@ impl Shared {
     fn verdict(&self, code: Code, text: &str, topic: &str) -> Verdict {
         let fault = |class, text: String| Verdict::Fault(Fault::new(class, text));
         match code {
-            Code::MSG_SIZE_TOO_LARGE
-            | Code::RECORD_LIST_TOO_LARGE
-            | Code::INVALID_TIMESTAMP
-            | Code::INVALID_RECORD
-            | Code::INVALID_MSG
-            | Code::INVALID_ARG
-            | Code::UNKNOWN_PARTITION => Verdict::Refused(format!("topic `{topic}`: {code:?}: {text}")),
+            Code::INVALID_ARG | Code::UNKNOWN_PARTITION => {
+                Verdict::Refused(format!("topic `{topic}`: {code:?}: {text}"))
+            }
+            code if code.refuses_a_batch() => Verdict::Refused(format!("topic `{topic}`: {code:?}: {text}")),
             code if code.is_missing() => fault(
                 ErrorClass::Missing,
                 format!("topic `{topic}` does not exist any more (operation Write): {text}"),
             ),
             code if code.is_denied() => fault(
                 ErrorClass::Config,
-                format!("topic `{topic}` may not be written by this client (operation Write): {text}; grant it, or use other credentials"),
+                format!(
+                    "topic `{topic}` may not be written by this client (operation Write): {text}; grant it, or use other credentials"
+                ),
             ),
             code => {
                 let fatal = self.client.as_ref().and_then(|client| client.fatal()).unwrap_or_default();
@@ -299,6 +247,28 @@ impl Shared {
             }
         }
     }
+}
+
+fn new_client(properties: &Properties) -> Result<Arc<Client>, Fault> {
+    Client::new(Kind::Producer, properties, RD_KAFKA_EVENT_DR)
+        .map_err(|error| Fault::new(ErrorClass::Config, format!("the kafka producer: {error}")))
+}
+
+fn no_topic(name: &str, code: Code) -> Fault {
+    Fault::new(ErrorClass::Config, format!("topic `{name}`: {code}"))
+}
+
+fn message_error(message: &Message) -> Option<(Code, String)> {
+    let code = message.error()?;
+    Some((code, message.produce_error_text().unwrap_or_else(|| code.to_string())))
+}
+
+/// What is still with the client was not acknowledged, so nobody counts on it.
+fn close(name: String, client: Arc<Client>) {
+    reaper::close(name, move || {
+        client.purge();
+        drop(client);
+    });
 }
 
 enum Verdict {
@@ -316,7 +286,8 @@ impl SinkWriter for KafkaWriter {
         let shared = &mut *shared;
         shared.serve()?;
         let first = shared.writers[self.index].tickets.get(&ticket).map_or(0, |progress| progress.taken);
-        let chunk = Chunk { writer: self.index, ticket, first, open: 0, header_bytes: 0 };
+        let timestamps = Vec::new();
+        let chunk = Chunk { writer: self.index, ticket, first, open: 0, header_bytes: 0, timestamps };
         let slot = shared.chunks.insert(chunk);
         let (mut taken, mut queued, mut header_bytes) = (0, 0, 0);
         for element in elements {
@@ -326,7 +297,9 @@ impl SinkWriter for KafkaWriter {
             let key = element.value.key.as_deref();
             let value = element.value.value.as_deref();
             let headers = element.meta.headers.as_slice();
-            let outcome = match timestamp_to_write(element.meta.timestamp) {
+            let timestamp = timestamp_to_write(element.meta.timestamp);
+            shared.chunks.slots[slot as usize].timestamps.push(*timestamp.as_ref().unwrap_or(&0));
+            let outcome = match timestamp {
                 Err(reason) => Err(Verdict::Refused(reason)),
                 Ok(timestamp) => {
                     let tag = (slot as usize) << PLACE_BITS | taken;
@@ -404,17 +377,6 @@ impl SinkWriter for KafkaWriter {
     }
 }
 
-/// One chunk of the ticket is decided; returns whether the whole ticket now is.
-fn chunk_decided(tickets: &mut HashMap<Ticket, Progress>, ticket: Ticket) -> bool {
-    let progress = tickets.get_mut(&ticket).expect("a ticket is kept while it has chunks");
-    progress.open -= 1;
-    let done = progress.complete && progress.open == 0;
-    if done {
-        tickets.remove(&ticket);
-    }
-    done
-}
-
 fn size_of(key: Option<&[u8]>, value: Option<&[u8]>) -> usize {
     key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len)
 }
@@ -435,14 +397,12 @@ impl Drop for Shared {
         // Topics and queue live inside the client and go first, here.
         self.writers.clear();
         self.main = None;
-        let client = self.client.take();
-        reaper::close(format!("producer of worker {}", self.worker), move || {
-            if let Some(client) = &client {
-                // What is still here was not acknowledged, so nobody counts on it.
-                client.purge();
-            }
-            drop(client);
-        });
+        if let Some(trial) = self.trial.take() {
+            trial.close(self.worker);
+        }
+        if let Some(client) = self.client.take() {
+            close(format!("producer of worker {}", self.worker), client);
+        }
     }
 }
 
