@@ -31,7 +31,7 @@ pub fn load_config(flow: &FlowConfig, environment: &Environment) -> Loaded {
         Err(problem) => {
             let name = flow.file.as_deref().unwrap_or(Path::new("")).display().to_string();
             let mut problems = Problems::default();
-            problems.push(problem);
+            problems.push(*problem);
             Loaded {
                 source: Source::new(name, ""),
                 name: None,
@@ -44,8 +44,8 @@ pub fn load_config(flow: &FlowConfig, environment: &Environment) -> Loaded {
     }
 }
 
-fn read(file: &Path) -> Result<Source, Problem> {
-    let fail = |message: String| Problem::error(code::INVALID_VALUE, "", &Origin::Default, message);
+fn read(file: &Path) -> Result<Source, Box<Problem>> {
+    let fail = |message: String| Box::new(Problem::error(code::INVALID_VALUE, "", &Origin::Default, message));
     let name = file.display().to_string();
     let size =
         std::fs::metadata(file).map_err(|error| fail(format!("the file {name} cannot be read: {error}")))?;

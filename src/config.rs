@@ -16,6 +16,7 @@ pub mod layers;
 pub mod problems;
 pub mod provenance;
 mod reader;
+mod section;
 pub mod settings;
 pub mod shape;
 mod sink_reader;
@@ -46,7 +47,7 @@ pub fn nearest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) ->
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 #[cfg(test)]
 mod nearest_tests {

@@ -5,7 +5,7 @@ use super::kafka::{
     ProducerSettings, SecurityProtocol, SecuritySettings, Tombstones,
 };
 use super::problems::{Problem, code};
-use super::reader::Section;
+use super::section::Section;
 use super::yaml::{Data, Origin};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -330,7 +330,8 @@ fn read_security(section: Section<'_, '_>) -> SecuritySettings {
             ("username", username.is_some()),
             ("password", password.is_some()),
         ] {
-            if !present && !section.has(key) && !(key == "password" && section.has("password_file")) {
+            let wrong_but_there = section.has(key) || (key == "password" && section.has("password_file"));
+            if !present && !wrong_but_there {
                 section.missing(key, format!("the protocol {} needs it", protocol.as_str()));
             }
         }

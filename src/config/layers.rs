@@ -143,7 +143,7 @@ pub fn overlay(
         }
         match value_node(value, origin.clone()) {
             Ok(node) => set(root, &path, node, &origin),
-            Err(problem) => problems.push(Problem { path: path.join("."), origin, ..problem }),
+            Err(problem) => problems.push(Problem { path: path.join("."), origin, ..*problem }),
         }
     }
     for flag in flags {
@@ -153,11 +153,12 @@ pub fn overlay(
     }
 }
 
-fn value_node(value: &str, origin: Origin) -> Result<Node, Problem> {
+fn value_node(value: &str, origin: Origin) -> Result<Node, Box<Problem>> {
     if !value.starts_with(['[', '{']) {
         return Ok(Node::scalar(value, origin));
     }
-    let mut node = yaml::parse(&Source::new("", value)).map_err(|mut problems| problems.swap_remove(0))?;
+    let mut node =
+        yaml::parse(&Source::new("", value)).map_err(|mut problems| Box::new(problems.swap_remove(0)))?;
     stamp(&mut node, &origin);
     Ok(node)
 }

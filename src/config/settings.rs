@@ -4,7 +4,7 @@ use super::kafka::{ConsumerSettings, DeliveryGuarantee, ProducerSettings};
 use super::kafka_reader::check_address;
 use super::layers::Environment;
 use super::problems::code;
-use super::reader::Section;
+use super::section::Section;
 use super::units::show_duration;
 use std::fmt;
 use std::net::SocketAddr;

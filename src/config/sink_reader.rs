@@ -2,7 +2,7 @@
 
 use super::kafka_reader::check_topic;
 use super::problems::{Problem, code};
-use super::reader::Section;
+use super::section::Section;
 use super::step_reader::{Read, StepReader};
 use super::steps::{CreateTopic, KafkaSink, OnError, Operation, Sink};
 use super::yaml::Data;

@@ -3,7 +3,8 @@
 use super::layers::{Environment, join};
 use super::nearest;
 use super::problems::{Problem, code};
-use super::reader::{Reader, Section};
+use super::reader::Reader;
+use super::section::Section;
 use super::steps::{
     Ahead, Codec, CollectBatch, Decode, EventTimeFrom, EventTimeStep, Failure, Inspect, MapStep, OnError,
     Operation, StatefulMap, Step,

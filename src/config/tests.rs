@@ -81,6 +81,11 @@ fn error_texts_are_as_they_were_reviewed() {
     assert!(read >= 5, "only {read} files");
 }
 
+/// Compares with a reviewed text under `tests/snapshots`.
+pub(crate) fn compare_snapshot(name: &str, found: &str) {
+    compare(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name), found);
+}
+
 fn compare(expected: &Path, found: &str) {
     if std::env::var_os("TIDEGATE_UPDATE_SNAPSHOTS").is_some() {
         std::fs::write(expected, found).unwrap();
@@ -96,7 +101,7 @@ fn an_explanation_is_as_it_was_reviewed() {
         [("BROKER", "localhost:9092"), ("TIDEGATE__RECOVERY__COMMIT_INTERVAL", "2s")].into_iter().collect();
     let flags = [FlagSetting { flag: "-w", path: "cluster.workers_per_process", value: "4".into() }];
     let loaded = load(Source::new("flow.yaml", text), FileKind::Flow, &environment, &flags);
-    compare(&flows().join("explained.expected"), &check::report(&loaded, true, false));
+    compare_snapshot("explained.txt", &check::report(&loaded, true, false));
 }
 
 // L1, L11–L15: what delivery a configuration means.

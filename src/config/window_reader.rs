@@ -2,7 +2,7 @@
 
 use super::layers::join;
 use super::problems::{Problem, code};
-use super::reader::Section;
+use super::section::Section;
 use super::step_reader::{ANY, POSITIVE, StepReader};
 use super::steps::{Late, Operation, WindowShape, WindowStep};
 use super::units::show_duration;

@@ -10,6 +10,9 @@ use cel::common::ast::{
 };
 use std::sync::{Arc, LazyLock};
 
+/// Makes a node of two operands.
+type Binary = fn(Box<[Node; 2]>) -> Node;
+
 /// Deepest nesting of an expression, so that no recursion over it ends a thread.
 const DEPTH_MAX: usize = 128;
 
@@ -225,7 +228,7 @@ fn known_call(call: &CallExpr, locals: &mut Vec<String>) -> Option<Part> {
         return exact(Node::Negate(Box::new(operands.pop()?)));
     }
     if call.target.is_none() && operands.len() == 2 {
-        let node: Option<fn(Box<[Node; 2]>) -> Node> = match name {
+        let node: Option<Binary> = match name {
             operators::EQUALS => Some(Node::Equal),
             operators::NOT_EQUALS => Some(Node::NotEqual),
             operators::IN => Some(Node::In),
