@@ -3,7 +3,76 @@
 //! This crate knows neither timely nor Kafka: it compiles and is tested in seconds.
 //!
 //! - [`Epoch`], [`EventTime`], [`Generation`], [`StepId`] … are the words that every other crate uses.
-//! - [`rows`] is what a stateful step says about its state, in the form that a segment holds.
+//! - [`rows`] is what a stateful step says about its state, in the form that a segment holds; [`routing`] is who owns a key.
+//! - [`CommitTracker`] says which offsets may be committed to the consumer group, and when.
+//! - [`RecoveryStore`] is the start of a process on a store, [`ProcessStore`] its part of every commit epoch,
+//!   [`Publisher`] the commit point on process 0, [`Lease`] who is in charge.
+//! - [`storage`] is the disk underneath, and one in memory that forgets what was not synced.
+//!
+//! # What it guarantees
+//!
+//! - After a crash at any moment a start goes on from the highest commit record: state and offsets of one epoch, of all
+//!   processes, on any number of processes and workers.
+//! - A generation that froze and goes on later can neither damage what a newer one needs nor publish behind its back: it ends
+//!   with `LEASE_LOST`.
+//! - Damage is named with file and offset; it never gives wrong state and never a panic.
+//! - Files on disk, bytes per commit and bytes per restore are bounded: see [`ProcessStore`].
+//!
+//! # What it assumes
+//!
+//! That a file is created exclusively, that a listing shows what was created before it, and that a sync means what it
+//! says. A network file system with cached listings breaks that; a start looks for the nonce of its process 0 and says
+//! `STORE_NOT_SHARED`.
+//!
+//! # A commit epoch
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//! use tidegate_recovery::rows::{RowChange, RowRef};
+//! use tidegate_recovery::*;
+//!
+//! # fn main() -> Result<(), StoreError> {
+//! # fn options() -> OpenOptions {
+//! #     OpenOptions {
+//! #         flow: "orders".to_owned(),
+//! #         fingerprint: FlowFingerprint(1),
+//! #         steps: StepTable::new(vec![StepShape::new("per-minute", "window")]).expect("one step"),
+//! #         run: RunId(1),
+//! #         host: "localhost".to_owned(),
+//! #         build: "test".to_owned(),
+//! #         shape: ClusterShape { processes: 1, workers_per_process: 1 },
+//! #         slots: vec![Slot(0)],
+//! #         peer_timeout: Duration::from_secs(10),
+//! #         store_timeout: Duration::from_secs(60),
+//! #         allow_dropped_state: false,
+//! #         allow_older_snapshot: false,
+//! #     }
+//! # }
+//! let storage: Arc<dyn Storage> = Arc::new(FaultyStorage::new());
+//! let store = RecoveryStore::new(storage.clone());
+//!
+//! // Process 0 takes the lease; every process restores its rows.
+//! let mut opened = store.open(&options(), None)?;
+//! let mut process = ProcessStore::new(storage, &opened.resume, ProcessIndex(0), ProcessOptions::default());
+//! let restored = process.restore(1, &|_row| Some(0))?;
+//! assert_eq!(restored.rows, 0);
+//!
+//! // At a commit epoch each process writes the rows that changed …
+//! let mut rows = RowBuffer::new();
+//! let key = b"customer-1";
+//! let route = RowRoute::Bucket(KeyHash::of(key).bucket());
+//! rows.push(RowRef { step: StepNumber(0), route, key, sub: b"", change: RowChange::Put(b"7") });
+//! let offsets = vec![(TopicPartition::new("orders.in", 0), NextOffset(42))];
+//! let part = process.write_part(Epoch(10), &[rows], offsets)?;
+//!
+//! // … and process 0 publishes the record once all parts are there. From then on the epoch is durable.
+//! let parts: Vec<Part> = part.into_iter().collect();
+//! assert_eq!(opened.publisher.publish(Epoch(10), &parts)?, Published::Record(RecordNumber(1)));
+//! opened.publisher.retain()?;
+//! # Ok(())
+//! # }
+//! ```
 
 mod class;
 mod error;

@@ -7,6 +7,9 @@ pub(crate) mod lease;
 pub(crate) mod record;
 pub(crate) mod segment;
 
+#[cfg(test)]
+mod golden;
+
 use crate::StoreError;
 use crate::{StoreId, names};
 use serde::de::DeserializeOwned;

@@ -19,6 +19,9 @@ use std::time::Instant;
 /// Segments are read ahead of their turn up to this many bytes.
 const READ_AHEAD: u64 = 256 * 1024 * 1024;
 
+/// Less than this is read sooner than a thread is started.
+const PARALLEL_BYTES_MIN: u64 = 512 * 1024;
+
 /// The rows of one step and version that one worker owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredStep {
@@ -67,7 +70,11 @@ impl ProcessStore {
             });
             let (older, batch) = rest.split_at(rest.len() - ahead.count().max(1));
             rest = older;
-            let files = in_parallel(batch, |segment| ProcessStore::read(&*self.storage, segment))?;
+            let files = in_parallel(
+                batch,
+                |segment| segment.length,
+                |segment| ProcessStore::read(&*self.storage, segment),
+            )?;
             for (at, file) in files.iter().enumerate().rev() {
                 let number = (older.len() + at) as u32;
                 collected.restoration.read_bytes += batch[at].length;
@@ -103,7 +110,11 @@ impl ProcessStore {
     ) -> Result<Held, StoreError> {
         let steps = self.mapping(segment, file)?;
         let seed = self.live.seed();
-        let frames = in_parallel(&file.frames, |frame| decode_frame(file, frame, &steps, seed, owner))?;
+        let frames = in_parallel(
+            &file.frames,
+            |frame| frame.rows.into(),
+            |frame| decode_frame(file, frame, &steps, seed, owner),
+        )?;
         let mut held = Held {
             segment: segment.clone(),
             owned: 0,
@@ -311,10 +322,12 @@ impl Collected {
 /// Applies `work` to every item on as many threads as there are cores, and keeps the order; the first error counts.
 fn in_parallel<T: Sync, R: Send>(
     items: &[T],
+    weight: impl Fn(&T) -> u64,
     work: impl Fn(&T) -> Result<R, StoreError> + Sync,
 ) -> Result<Vec<R>, StoreError> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = cores.min(items.len()).min(8);
+    let light = items.iter().map(weight).sum::<u64>() < PARALLEL_BYTES_MIN;
+    let threads = if light { 1 } else { cores.min(items.len()).min(8) };
     if threads <= 1 {
         return items.iter().map(work).collect();
     }

@@ -1,0 +1,166 @@
+//! Golden files: what version 1 of every format looks like, byte by byte.
+//!
+//! The files under `tests/golden/v1` are never made anew for a version that was released: a change of a format gets a
+//! new version, and the old files must still be read. `TIDEGATE_BLESS=1` writes files that are not there yet.
+
+use super::lease::{LeaseBody, LeaseFile};
+use super::record::CommitRecord;
+use super::segment::{SegmentBuilder, SegmentFile};
+use super::*;
+use crate::lease::LeaseHolder;
+use crate::names::SegmentName;
+use crate::rows::{RowBuffer, RowChange, RowRef, decode_row};
+use crate::steps::{RecordedStep, StepShape};
+use crate::*;
+use std::path::PathBuf;
+
+fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1").join(name);
+    if std::env::var_os("TIDEGATE_BLESS").is_some() && !path.exists() {
+        std::fs::write(&path, bytes).expect("the golden folder can be written");
+    }
+    std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn holder() -> LeaseHolder {
+    LeaseHolder {
+        generation: Generation(7),
+        run: RunId(0x0123_4567_89ab_cdef_0011_2233_4455_6677),
+        host: "a-host".to_owned(),
+        pid: 4711,
+        shape: ClusterShape { processes: 2, workers_per_process: 3 },
+        slots: vec![Slot(0), Slot(1)],
+        build: "0.1.0".to_owned(),
+    }
+}
+
+fn segment_ref() -> SegmentRef {
+    SegmentRef {
+        epoch: Epoch(300),
+        generation: Generation(7),
+        process: ProcessIndex(1),
+        length: 4242,
+        checksum: 0xdead_beef,
+    }
+}
+
+fn rows(count: u32, noise: bool) -> RowBuffer {
+    let mut buffer = RowBuffer::new();
+    for index in 0..count {
+        let key = format!("customer-{index}");
+        let value = if noise { KeyHash::of(key.as_bytes()).0.to_le_bytes().to_vec() } else { vec![b'v'; 48] };
+        buffer.push(RowRef {
+            step: StepNumber((index % 2) as u16),
+            route: RowRoute::Bucket(KeyHash::of(key.as_bytes()).bucket()),
+            key: key.as_bytes(),
+            sub: &index.to_be_bytes(),
+            change: RowChange::Put(&value),
+        });
+    }
+    let partition = rows::partition_key(&TopicPartition::new("orders.in", 3));
+    let row = RowRef {
+        step: StepNumber(1),
+        route: RowRoute::Partition,
+        key: &partition,
+        sub: b"",
+        change: RowChange::Delete,
+    };
+    buffer.push(row);
+    buffer.push(RowRef { change: RowChange::DeletePrefix, sub: b"p", ..row });
+    buffer
+}
+
+fn segment(rows: &RowBuffer) -> (Vec<u8>, SegmentRef) {
+    let name = SegmentName { epoch: Epoch(300), generation: Generation(7), process: ProcessIndex(1) };
+    let steps = vec![(StepId::new("per-minute"), 1), (StepId::new("watermark"), 2)];
+    let mut builder = SegmentBuilder::new(name, steps).expect("the head is small");
+    let mut rest = rows.as_bytes();
+    while let Some((_, tail)) = decode_row(rest) {
+        builder.push(&rest[..rest.len() - tail.len()]);
+        rest = tail;
+    }
+    builder.finish()
+}
+
+#[test]
+fn the_store_file_is_as_it_was() {
+    let body =
+        StoreBody { store: StoreId(0xfeed_0000_0000_0000_0000_0000_0000_0001), flow: "orders".to_owned() };
+    let bytes = body.encode().expect("it is small");
+    let kept = golden("STORE", &bytes);
+    assert_eq!(bytes, kept);
+    assert_eq!(StoreBody::decode(&kept).expect("it is version 1"), body);
+}
+
+#[test]
+fn a_lease_is_as_it_was() {
+    let body = LeaseBody { store: StoreId(5), holder: holder() };
+    let lease = LeaseFile { body, counter: Some(258) };
+    let bytes = lease.encode().expect("it is small");
+    let kept = golden("lease", &bytes);
+    assert_eq!(bytes, kept);
+    assert_eq!(LeaseFile::decode("lease", &kept).expect("it is version 1"), lease);
+    let mut half_renewed = kept;
+    let counter = half_renewed.len() - 12;
+    half_renewed[counter] ^= 1;
+    let read =
+        LeaseFile::decode("lease", &half_renewed).expect("a counter that is being written is no damage");
+    assert_eq!(read, LeaseFile { counter: None, ..lease });
+}
+
+#[test]
+fn a_commit_record_is_as_it_was() {
+    let record = CommitRecord {
+        store: StoreId(5),
+        number: RecordNumber(12),
+        epoch: Epoch(300),
+        generation: Generation(7),
+        run: holder().run,
+        shape: holder().shape,
+        slots: holder().slots,
+        fingerprint: FlowFingerprint(0x1122_3344_5566_7788),
+        steps: vec![RecordedStep {
+            shape: StepShape::new("per-minute", "window").parameter("size", "60000ms"),
+            since: Epoch(1),
+        }],
+        offsets: vec![
+            (TopicPartition::new("orders.in", 0), NextOffset(100)),
+            (TopicPartition::new("orders.in", 1), NextOffset(-1)),
+        ],
+        segments: vec![segment_ref()],
+    };
+    let bytes = record.encode().expect("it is small");
+    let kept = golden("commit", &bytes);
+    assert_eq!(bytes, kept);
+    let read = CommitRecord::decode("commit", RecordNumber(12), &kept).expect("it is version 1");
+    assert_eq!(read, record);
+    assert!(CommitRecord::decode("commit", RecordNumber(13), &kept).is_err(), "under another's name");
+}
+
+#[test]
+fn a_segment_of_rows_that_do_not_shrink_is_as_it_was() {
+    let rows = rows(3, true);
+    let (bytes, _) = segment(&rows);
+    let kept = golden("segment-stored", &bytes);
+    assert_eq!(bytes, kept);
+}
+
+#[test]
+fn segments_are_read_as_they_were() {
+    for (name, rows) in [("segment-stored", rows(3, true)), ("segment-compressed", rows(200, false))] {
+        let (bytes, reference) = segment(&rows);
+        let kept = golden(name, &bytes);
+        // The compressor may find another encoding one day; what it stands for may not change.
+        let reference =
+            SegmentRef { length: kept.len() as u64, checksum: crc32fast::hash(&kept), ..reference };
+        let file = SegmentFile::open(&reference, kept).expect("it is version 1");
+        assert_eq!(file.head.steps, [(StepId::new("per-minute"), 1), (StepId::new("watermark"), 2)]);
+        let mut read = Vec::new();
+        for frame in &file.frames {
+            read.extend_from_slice(&file.rows(frame).expect("the frame is whole"));
+        }
+        assert_eq!(read, rows.as_bytes(), "{name}");
+    }
+    let (compressed, _) = segment(&rows(200, false));
+    assert!(compressed.len() < rows(200, false).as_bytes().len() / 2, "the second one is compressed");
+}
