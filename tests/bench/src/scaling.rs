@@ -18,8 +18,8 @@ use tidegate_operators::element::{Element, Headers, Meta, PartitionId, Record};
 use tidegate_operators::ending::build_ending;
 use tidegate_operators::fault::Fault;
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::record::OnError;
 use tidegate_operators::process::ProcessContext;
+use tidegate_operators::record::OnError;
 use tidegate_operators::record::key_by;
 use tidegate_operators::source::{
     CommitOutcome, PollBudget, SourceBatch, SourceReader, SourceSettings, source,
