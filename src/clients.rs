@@ -17,10 +17,9 @@ pub(crate) struct Clients {
 
 /// The consumer's and the producer's configuration; properties that the runtime owns are refused, all at once.
 pub(crate) fn configs(settings: &Settings) -> Result<Clients, Fault> {
-    let consumer = settings
-        .consumer
-        .as_ref()
-        .ok_or_else(|| Fault::new(ErrorClass::Config, "kafka.consumer is missing: name brokers, group_id and topics"))?;
+    let consumer = settings.consumer.as_ref().ok_or_else(|| {
+        Fault::new(ErrorClass::Config, "kafka.consumer is missing: name brokers, group_id and topics")
+    })?;
     let consumer_config = ConsumerConfig {
         connection: connection(
             &consumer.brokers,
@@ -75,7 +74,11 @@ fn connection(
     set("ssl.key.location", security.key_file.as_ref().map(path));
     set("ssl.key.password", security.key_password.as_ref().map(|secret| secret.reveal().to_owned()));
     set("ssl.endpoint.identification.algorithm", (!security.verify_hostname).then(|| "none".to_owned()));
-    Connection { brokers: brokers.to_vec(), client_id: client_id.unwrap_or_default().to_owned(), extra: properties }
+    Connection {
+        brokers: brokers.to_vec(),
+        client_id: client_id.unwrap_or_default().to_owned(),
+        extra: properties,
+    }
 }
 
 /// The host's name, for messages; it is no identity.

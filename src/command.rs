@@ -13,8 +13,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tidegate_recovery::ErrorClass;
 use tidegate_recovery::storage::LocalDirectory;
+use tidegate_recovery::{ErrorClass, RecoveryStore, StoreError};
 
 /// The `tidegate` command: the flow is a file.
 pub fn tidegate() -> ExitCode {
@@ -47,12 +47,12 @@ fn perform(config: Config, program: Option<(String, Describe)>) -> ExitCode {
             None => check::run(&config, &environment),
             Some((name, describe)) => check_program(&config, &environment, &name, describe),
         },
-        Config::RecoveryInspect(directory) => look(&directory, |storage| {
-            { let _ = storage; Ok((String::new(), true)) }
-        }),
-        Config::RecoveryVerify(directory) => look(&directory, |storage| {
-            { let _ = storage; Ok((String::new(), true)) }
-        }),
+        Config::RecoveryInspect(directory) => {
+            look(&directory, |store| store.inspect().map(|found| (found.to_string(), true)))
+        }
+        Config::RecoveryVerify(directory) => {
+            look(&directory, |store| store.verify().map(|found| (found.to_string(), found.damage.is_empty())))
+        }
         Config::Demo { keep } => {
             telemetry::start(&LogSettings { level: "warn".into(), ..LogSettings::default() });
             match demo::run(keep, &mut std::io::stdout().lock()) {
@@ -66,11 +66,7 @@ fn perform(config: Config, program: Option<(String, Describe)>) -> ExitCode {
     }
 }
 
-fn start(
-    config: &RunConfig,
-    environment: &Environment,
-    program: Option<(String, Describe)>,
-) -> ExitCode {
+fn start(config: &RunConfig, environment: &Environment, program: Option<(String, Describe)>) -> ExitCode {
     let loaded = check::load_config(&config.flow, environment);
     let job = |name: String, describe: Describe, settings: Settings| Job {
         name,
@@ -147,9 +143,9 @@ fn check_program(
 /// Looks into a store and prints what `show` says; false means that it is not sound.
 fn look(
     directory: &Path,
-    show: impl FnOnce(&dyn tidegate_recovery::storage::Storage) -> Result<(String, bool), tidegate_recovery::StoreError>,
+    show: impl FnOnce(&RecoveryStore) -> Result<(String, bool), StoreError>,
 ) -> ExitCode {
-    match show(&LocalDirectory::new(directory)) {
+    match show(&RecoveryStore::new(Arc::new(LocalDirectory::new(directory)))) {
         Ok((text, sound)) => {
             if let Err(error) = writeln!(std::io::stdout(), "{text}") {
                 eprintln!("cannot write to stdout: {error}");

@@ -11,16 +11,19 @@
 pub mod flow_file;
 pub mod guards;
 pub mod kafka;
+mod kafka_reader;
 pub mod layers;
 pub mod problems;
 pub mod provenance;
 mod reader;
 pub mod settings;
 pub mod shape;
+mod sink_reader;
 mod step_reader;
 pub mod steps;
 mod topology;
 pub mod units;
+mod window_reader;
 pub mod yaml;
 
 pub use flow_file::{FlowDescription, Input, Loaded, StreamDescription, load};
@@ -43,7 +46,10 @@ pub fn nearest<'c>(text: &str, candidates: impl IntoIterator<Item = &'c str>) ->
 }
 
 #[cfg(test)]
-mod tests {
+mod tests;
+
+#[cfg(test)]
+mod nearest_tests {
     use super::nearest;
 
     #[test]

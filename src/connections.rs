@@ -52,7 +52,11 @@ impl Connections {
                 .name(id)
                 .and_then(|name| self.start.partitions.iter().find(|plan| plan.partition == *name))
                 .expect("the table of inputs is made of the start plan");
-            if plan.resumed.is_none() && plan.group.is_none() && plan.start == plan.end && plan.start > NextOffset(0) {
+            if plan.resumed.is_none()
+                && plan.group.is_none()
+                && plan.start == plan.end
+                && plan.start > NextOffset(0)
+            {
                 chosen.push((id, plan.start));
             }
             starts.push(PartitionStart {
@@ -72,15 +76,32 @@ impl Connections {
             on_out_of_range: out_of_range(self.consumer.on_out_of_range),
         };
         let mut reader = KafkaReader::open(options, starts)?;
+        reader.expect_partitions(&self.partition_counts());
         if !chosen.is_empty() {
             reader.commit_and_wait(&chosen, self.commit_deadline).map_err(|reason| {
                 Fault::new(
                     tidegate_recovery::ErrorClass::Unavailable,
-                    format!("the start offsets that auto_offset_reset chose could not be committed: {reason}"),
+                    format!(
+                        "the start offsets that auto_offset_reset chose could not be committed: {reason}"
+                    ),
                 )
             })?;
         }
         Ok(reader)
+    }
+}
+
+impl Connections {
+    /// How many partitions each topic had at the start: more of them are announced.
+    fn partition_counts(&self) -> Vec<(Arc<str>, usize)> {
+        let mut counts: Vec<(Arc<str>, usize)> = Vec::new();
+        for plan in &self.start.partitions {
+            match counts.last_mut() {
+                Some((topic, count)) if *topic == plan.partition.topic => *count += 1,
+                _ => counts.push((plan.partition.topic.clone(), 1)),
+            }
+        }
+        counts
     }
 }
 

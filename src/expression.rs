@@ -19,6 +19,7 @@ mod node;
 mod operations;
 #[cfg(test)]
 mod tests;
+mod validate;
 
 pub use aggregate::{Aggregate, AggregateFunction};
 pub use names::{Name, Names};
@@ -112,7 +113,7 @@ impl Expression {
         parsed: &compile::Parsed,
         names: Names,
     ) -> Result<Expression, Vec<ExpressionError>> {
-        let uses = compile::validate(parsed, names)?;
+        let uses = validate::validate(parsed, names)?;
         Ok(Expression { source: Arc::from(source.trim()), root: Arc::new(compile::compile(parsed)), uses })
     }
 

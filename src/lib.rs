@@ -46,8 +46,8 @@
 //! - `tidegate-operators`, `tidegate-cluster` and `tidegate-recovery` are the three parts beneath.
 
 pub mod check;
-mod clients;
 pub mod cli;
+mod clients;
 mod command;
 pub mod config;
 mod connections;

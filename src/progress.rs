@@ -36,7 +36,10 @@ pub(crate) fn show(bounded: bool, process: &Arc<ProcessContext>) -> Option<Progr
         }
         let records = records_of(&process.status.snapshot());
         let seconds = started.elapsed().as_secs_f64();
-        write_line(&format!("\r{records} records in {seconds:.1} s ({:.0}/s)\x1b[K\n", records as f64 / seconds));
+        write_line(&format!(
+            "\r{records} records in {seconds:.1} s ({:.0}/s)\x1b[K\n",
+            records as f64 / seconds
+        ));
     });
     Some(Progress { end: Some(end), thread: thread.ok() })
 }

@@ -40,7 +40,8 @@ pub(crate) fn restore(
         (worker.0 as usize).checked_sub(first).filter(|thread| *thread < threads)
     };
     let restoration = process.restore(threads, &owner)?;
-    let versions: HashMap<_, _> = steps.stateful().map(|(number, spec)| (number, u32::from(spec.version))).collect();
+    let versions: HashMap<_, _> =
+        steps.stateful().map(|(number, spec)| (number, u32::from(spec.version))).collect();
     let mut workers: Vec<HashMap<StepNumber, RestoredRows>> = Vec::with_capacity(threads);
     for of_worker in restoration.workers {
         let mut rows: HashMap<StepNumber, RestoredRows> = HashMap::new();

@@ -9,6 +9,7 @@
 //!    wrong somewhere.
 //! 6. The clients are closed, the peers are told, and the exit code says how it went.
 
+use crate::clients::{self, Clients};
 use crate::config::problems::{Problem, Severity};
 use crate::config::settings::Settings;
 use crate::connections::{Connections, WorkerClients};
@@ -19,7 +20,6 @@ use crate::offsets::Offsets;
 use crate::probe::{ProcessProbe, Stage};
 use crate::snapshots::StoreThreads;
 use crate::start::{self, StartPlan, StartQuestion};
-use crate::clients::{self, Clients};
 use crate::{progress, signals};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -27,8 +27,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_cluster::{
-    Assignment, Cause, ClusterError, ClusterSpec, HardExit, Identity, Joined, Mesh, Outcome, Present, StopRequest,
-    Supervisor, Timeouts, new_run_id, worker_config,
+    Assignment, Cause, ClusterError, ClusterSpec, HardExit, Identity, Joined, Mesh, Outcome, Present,
+    StopRequest, Supervisor, Timeouts, new_run_id, worker_config,
 };
 use tidegate_operators::build::FlowBuild;
 use tidegate_operators::clock::{Clock, EpochClock, SystemClock};
@@ -46,8 +46,8 @@ use tidegate_operators::steps::StepTable;
 use tidegate_operators::time::Time;
 use tidegate_recovery::storage::LocalDirectory;
 use tidegate_recovery::{
-    Assignment as PartitionAssignment, ClusterShape, CommitTracker, Epoch, EpochSchedule, ErrorClass, Generation,
-    Lease, LeaseKeeper, OpenOptions, ProcessStore, Publisher, RecoveryStore, RestoredRows,
+    Assignment as PartitionAssignment, ClusterShape, CommitTracker, Epoch, EpochSchedule, ErrorClass,
+    Generation, Lease, LeaseKeeper, OpenOptions, ProcessStore, Publisher, RecoveryStore, RestoredRows,
     ResumeState, RunId, Slot, StepNumber, StoreError, TrackerSettings,
 };
 
@@ -74,7 +74,8 @@ struct StoreMessage {
 impl Job {
     /// The plan of the flow and everything that is wrong with it.
     pub(crate) fn plan(&self) -> (FlowPlan, Vec<Problem>) {
-        let topics = self.settings.consumer.as_ref().map(|consumer| consumer.topics.clone()).unwrap_or_default();
+        let topics =
+            self.settings.consumer.as_ref().map(|consumer| consumer.topics.clone()).unwrap_or_default();
         let plan = Flow::plan(&self.name, &topics, |flow| (self.describe)(flow));
         let problems = plan.guards(GuardContext {
             delivery: self.delivery(),
@@ -112,7 +113,9 @@ fn say(cause: &Cause) {
 fn live(job: Job) -> Result<u8, Cause> {
     let (plan, problems) = job.plan();
     refuse(&problems)?;
-    let steps = plan.table().map_err(|step| config(format!("two steps are called {step}: give each its own name")))?;
+    let steps = plan
+        .table()
+        .map_err(|step| config(format!("two steps are called {step}: give each its own name")))?;
     let clients = clients::configs(&job.settings).map_err(|fault| cause_of(&fault))?;
 
     let supervisor = Supervisor::with_stop(StopRequest::new());
@@ -168,8 +171,9 @@ fn refuse(problems: &[Problem]) -> Result<(), Cause> {
 
 fn start_http(job: &Job, probe: &Arc<ProcessProbe>) -> Result<Option<HttpServer>, Cause> {
     let Some(address) = job.settings.http else { return Ok(None) };
-    let server = HttpServer::start(&address.to_string(), Arc::clone(probe) as _)
-        .map_err(|error| config(format!("the http port {address} cannot be used: {error}; choose another --http")))?;
+    let server = HttpServer::start(&address.to_string(), Arc::clone(probe) as _).map_err(|error| {
+        config(format!("the http port {address} cannot be used: {error}; choose another --http"))
+    })?;
     tracing::info!(address = %server.address(), "serving /livez, /readyz, /metrics and /status");
     Ok(Some(server))
 }
@@ -214,9 +218,12 @@ fn bring_up(
     stage: &Stage,
     probe: &Arc<ProcessProbe>,
 ) -> Result<Outcome<()>, ClusterError> {
-    let store = job.settings.recovery.directory.as_ref().map(|directory| {
-        RecoveryStore::new(Arc::new(LocalDirectory::new(directory)))
-    });
+    let store = job
+        .settings
+        .recovery
+        .directory
+        .as_ref()
+        .map(|directory| RecoveryStore::new(Arc::new(LocalDirectory::new(directory))));
     let mut leading = None;
     let mut joined = mesh.join(|present| {
         stage.set("opening the recovery store");
@@ -314,7 +321,10 @@ fn recovery_steps(steps: &StepTable) -> Result<tidegate_recovery::StepTable, tid
     tidegate_recovery::StepTable::new(shapes.collect())
 }
 
-fn keep_lease(leading: Option<&Leading>, supervisor: &Supervisor) -> Result<Option<LeaseKeeper>, ClusterError> {
+fn keep_lease(
+    leading: Option<&Leading>,
+    supervisor: &Supervisor,
+) -> Result<Option<LeaseKeeper>, ClusterError> {
     let Some(leading) = leading else { return Ok(None) };
     let lost = supervisor.clone();
     leading
@@ -337,7 +347,8 @@ fn find_start(
     let supervisor = joined.supervisor().clone();
     let deadline = job.settings.cluster.startup_timeout;
     let answer = joined.exchange(Vec::new(), |_| {
-        let consumer = job.settings.consumer.as_ref().ok_or_else(|| config("the flow has no kafka.consumer"))?;
+        let consumer =
+            job.settings.consumer.as_ref().ok_or_else(|| config("the flow has no kafka.consumer"))?;
         let outputs: Vec<_> = plan
             .output_topics
             .iter()
@@ -354,12 +365,14 @@ fn find_start(
             deadline,
         })
         .map_err(|fault| cause_of(&fault))?;
-        let outputs = check_outputs(&clients.outputs, &outputs, deadline).map_err(|fault| cause_of(&fault))?;
+        let outputs =
+            check_outputs(&clients.outputs, &outputs, deadline).map_err(|fault| cause_of(&fault))?;
         let record_bytes_max = outputs.iter().filter_map(|output| output.record_bytes_max).min();
         let found = StartPlan { record_bytes_max, ..found };
         postcard::to_stdvec(&found).map_err(|error| internal("encode the start offsets", &error))
     })?;
-    postcard::from_bytes(&answer).map_err(|error| ended(&supervisor, internal("read the start offsets", &error)))
+    postcard::from_bytes(&answer)
+        .map_err(|error| ended(&supervisor, internal("read the start offsets", &error)))
 }
 
 /// What one process got back from the store: its own part of the store, and the rows of each worker thread.
@@ -398,7 +411,10 @@ struct Work {
 }
 
 impl Work {
-    #[expect(clippy::too_many_arguments, reason = "each is a result of the bring-up, and this is where they meet")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "each is a result of the bring-up, and this is where they meet"
+    )]
     fn new(
         job: &Job,
         plan: FlowPlan,
@@ -507,7 +523,16 @@ impl Work {
         });
         let topics = connections.consumer.topics.clone();
         let rows = Mutex::new(restored.rows.into_iter().map(Some).collect());
-        Ok(Work { name: job.name.clone(), topics, describe: job.describe.clone(), plan, process, tracker, connections, rows })
+        Ok(Work {
+            name: job.name.clone(),
+            topics,
+            describe: job.describe.clone(),
+            plan,
+            process,
+            tracker,
+            connections,
+            rows,
+        })
     }
 
     /// One worker thread, from its dataflow to its end.
@@ -522,7 +547,8 @@ impl Work {
         worker.dataflow_named::<Time, _, _>(&self.name, |scope| {
             let operators = FlowBuild::new(scope, context.clone());
             let describe = &self.describe;
-            Flow::build(&self.name, &self.topics, &self.plan, operators, connections, |flow| describe(flow)).finish();
+            Flow::build(&self.name, &self.topics, &self.plan, operators, connections, |flow| describe(flow))
+                .finish();
         });
         build_ending(worker, &context);
         while worker.has_dataflows() && !self.process.faults.is_raised() && !cluster.leaving() {
@@ -547,12 +573,17 @@ fn close(outcome: Outcome<()>) -> Result<u8, Cause> {
     if !outcome.stuck.is_empty() {
         tracing::error!(workers = ?outcome.stuck, "these workers did not leave in time");
     }
-    for client in reaper::wait(CLOSE_DEADLINE) {
+    let open = reaper::wait(CLOSE_DEADLINE);
+    for client in &open {
         tracing::warn!(client, "a client did not close in time");
     }
     match outcome.cause {
         None => tracing::info!("done"),
         Some(cause) => say(&cause),
+    }
+    if !open.is_empty() {
+        // The C library's exit handlers would run beside threads of the client that still work.
+        signal_hook::low_level::exit(i32::from(code));
     }
     Ok(code)
 }

@@ -127,10 +127,7 @@ mod tests {
     fn a_running_generation_takes_nobody_in() {
         let running = Phase::Fixed(Generation(4));
         for (seat, purpose) in [(EMPTY, Purpose::Control), (HELD, Purpose::Data)] {
-            assert!(matches!(
-                admit(running, seat, &hello(2, purpose)),
-                Admission::Refuse(Refusal::Retry(_))
-            ));
+            assert!(matches!(admit(running, seat, &hello(2, purpose)), Admission::Refuse(Refusal::Retry(_))));
         }
     }
 

@@ -47,7 +47,8 @@ mod tests {
 
     #[test] // L45
     fn topics_are_dealt_in_one_order() {
-        let partitions = [("b", 0), ("a", 1), ("a", 0)].map(|(topic, number)| TopicPartition::new(topic, number));
+        let partitions =
+            [("b", 0), ("a", 1), ("a", 0)].map(|(topic, number)| TopicPartition::new(topic, number));
         let dealt = deal(partitions, 2);
         assert_eq!(dealt[0], [TopicPartition::new("a", 0), TopicPartition::new("b", 0)]);
         assert_eq!(dealt[1], [TopicPartition::new("a", 1)]);

@@ -65,7 +65,11 @@ impl Cause {
     pub fn exit_code(&self) -> u8 {
         let shared = matches!(
             self.class,
-            ErrorClass::Usage | ErrorClass::Data | ErrorClass::Missing | ErrorClass::Config | ErrorClass::TryAgain
+            ErrorClass::Usage
+                | ErrorClass::Data
+                | ErrorClass::Missing
+                | ErrorClass::Config
+                | ErrorClass::TryAgain
         );
         match self.origin {
             Origin::Peer(_) if !shared => ErrorClass::TryAgain.exit_code(),
@@ -168,7 +172,8 @@ mod tests {
 
     #[test]
     fn a_fault_of_a_peer_is_shared_only_when_it_is_the_flows_or_the_configurations() {
-        let from_peer = |class| Cause { origin: Origin::Peer(ProcessIndex(0)), ..Cause::new(class, "C", "t") };
+        let from_peer =
+            |class| Cause { origin: Origin::Peer(ProcessIndex(0)), ..Cause::new(class, "C", "t") };
         assert_eq!(from_peer(ErrorClass::Data).exit_code(), 65);
         assert_eq!(from_peer(ErrorClass::Config).exit_code(), 78);
         assert_eq!(from_peer(ErrorClass::Internal).exit_code(), 75);

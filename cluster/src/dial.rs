@@ -68,19 +68,16 @@ fn attempt(shared: &Arc<Shared>, peer: ProcessIndex, address: &Address) -> Resul
     let control = connect(address, deadline).map_err(again)?;
     let remote = control.peer_addr().map_err(again)?;
     let run_id = shake(shared, peer, &control, Purpose::Control)?;
-    let (id, frames, heard) = {
+    let seated = {
         let mut state = shared.lock();
         if !gathers(state.phase) {
             return Ok(());
         }
         let own = control.try_clone().map_err(again)?;
-        let (id, frames) = shared.take_seat(&mut state, peer, run_id, own, remote);
-        let link = state.peers[peer.0 as usize].link.as_ref();
-        let heard = link.map(|link| Arc::clone(&link.heard)).unwrap_or_default();
-        (id, frames, heard)
+        shared.take_seat(&mut state, peer, run_id, own, remote)
     };
-    let link =
-        LinkThreads { shared: Arc::clone(shared), peer, id, heard, stream: control, frames };
+    let id = seated.id;
+    let link = LinkThreads { shared: Arc::clone(shared), peer, seated, stream: control };
     let reader = std::thread::Builder::new().name(format!("hear-{peer}")).spawn(move || link.run());
     let data = reader.map_err(again).and_then(|_| {
         let data = connect_to(remote, Instant::now() + shared.timeouts.stranger).map_err(again)?;

@@ -8,17 +8,17 @@ use crate::admission::{Admission, Phase, Seat, admit};
 use crate::error::ClusterError;
 use crate::handshake::{Failure, Handshake, Hello, Purpose, Refusal};
 use crate::link::LinkThreads;
-use crate::mesh::Shared;
+use crate::mesh::{Seated, Shared};
 use crate::socket::{connect_to, drive, prepare};
 use crate::supervisor::lock;
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tidegate_recovery::ProcessIndex;
 
-/// Most callers whose handshake is not complete.
+/// Most callers whose handshake is not complete, besides two for each process of the cluster.
 const CALLERS_MAX: usize = 64;
 /// Least time between two lines about strangers.
 const STRANGER_LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -109,6 +109,7 @@ struct Callers {
 /// Accepts connections until this process leaves.
 pub(crate) fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
     let callers = Arc::new(Mutex::new(Callers::default()));
+    let callers_max = CALLERS_MAX + 2 * shared.spec.processes();
     let strangers = Arc::new(Mutex::new(StrangerLog::default()));
     loop {
         let accepted = listener.accept();
@@ -128,7 +129,7 @@ pub(crate) fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
             let mut callers = lock(&callers);
             callers.next += 1;
             let number = callers.next;
-            if callers.waiting.len() >= CALLERS_MAX
+            if callers.waiting.len() >= callers_max
                 && let Some((_, oldest)) = callers.waiting.pop_front()
             {
                 // Its thread finds the connection closed and reports it.
@@ -169,44 +170,31 @@ type RunLink = Box<dyn FnOnce(TcpStream)>;
 
 /// The handshake with a caller. Returns what to do with the connection: run its threads, or nothing. The
 /// error says what a stranger did.
-fn receive(
-    shared: &Arc<Shared>,
-    stream: &TcpStream,
-    remote: SocketAddr,
-) -> Result<Option<RunLink>, String> {
+fn receive(shared: &Arc<Shared>, stream: &TcpStream, remote: SocketAddr) -> Result<Option<RunLink>, String> {
     let _watch = shared.supervisor.watch_thread("the thread of a caller");
     let deadline = Instant::now() + shared.timeouts.stranger;
     prepare(stream, shared.timeouts.peer).map_err(|error| format!("broke off ({error})"))?;
     let hello = shared.hello(shared.spec.index(), Purpose::Control).map_err(|error| error.to_string())?;
     let handshake = Handshake::accept(hello, shared.identity.secret.clone());
-    let mut taken: Option<(u64, Receiver<(Vec<u8>, bool)>)> = None;
+    let mut taken = None;
     let result = drive(stream, handshake, Vec::new(), deadline, &mut |hello| {
-        seat(shared, stream, remote, hello, deadline).map(|link| taken = link)
+        seat(shared, stream, remote, hello, deadline).map(|seated| taken = seated)
     });
     match (result, taken) {
-        (Ok(hello), Some((id, frames))) => {
+        (Ok(hello), Some(seated)) => {
             tracing::debug!(peer = hello.index.0, run = %hello.run_id, "a peer connected");
-            let heard = {
-                let state = shared.lock();
-                let link = state.peers[hello.index.0 as usize].link.as_ref();
-                link.filter(|link| link.id == id).map(|link| Arc::clone(&link.heard))
-            };
-            // Without it the link was replaced in the meantime.
-            Ok(heard.map(|heard| {
-                let shared = Arc::clone(shared);
-                let peer = hello.index;
-                Box::new(move |stream| LinkThreads { shared, peer, id, heard, stream, frames }.run())
-                    as RunLink
-            }))
+            let (shared, peer) = (Arc::clone(shared), hello.index);
+            Ok(Some(Box::new(move |stream| LinkThreads { shared, peer, seated, stream }.run())))
         }
         (Ok(_), None) => Ok(None),
         (Err(failure), taken) => {
-            if let Some((id, _)) = taken {
+            if let Some(seated) = taken {
                 let mut state = shared.lock();
-                let seats = shared.spec.peers();
-                let seat = seats.into_iter().find(|peer| {
-                    state.peers[peer.0 as usize].link.as_ref().is_some_and(|link| link.id == id)
-                });
+                let has_seat = |peer: &ProcessIndex| {
+                    let link = state.peers[peer.0 as usize].link.as_ref();
+                    link.is_some_and(|link| link.id == seated.id)
+                };
+                let seat = shared.spec.peers().find(has_seat);
                 if let Some(peer) = seat {
                     shared.vacate(&mut state, peer, Some("it broke off its handshake".into()));
                 }
@@ -237,7 +225,7 @@ fn seat(
     remote: SocketAddr,
     hello: &Hello,
     deadline: Instant,
-) -> Result<Option<(u64, Receiver<(Vec<u8>, bool)>)>, Refusal> {
+) -> Result<Option<Seated>, Refusal> {
     let broken = |error: std::io::Error| Refusal::Retry(format!("the connection broke ({error})"));
     let peer = hello.index;
     // A little before the handshake's own deadline, so that the answer still arrives.

@@ -207,8 +207,10 @@ impl<T: Send + 'static> Run<T> {
             let _ = words.send(Word::Finished(thread, result));
         });
         let source = std::io::Error::other;
-        let guards = guards
-            .map_err(|error| ClusterError::System { what: "start the worker threads", source: source(error) })?;
+        let guards = guards.map_err(|error| ClusterError::System {
+            what: "start the worker threads",
+            source: source(error),
+        })?;
         self.guards = Some(guards);
         self.running = vec![true; threads];
         Ok(())
@@ -327,8 +329,10 @@ impl<T: Send + 'static> Run<T> {
             .collect();
         if let Some(guards) = self.guards.take() {
             // Dropping it joins all workers, also those that never end.
+            let supervisor = self.mesh.shared.supervisor.clone();
             let joined = crate::join::spawn("workers", move || {
                 // Its drop panics when a worker did outside our reach; that was found by `find_vanished`.
+                let _watch = supervisor.watch_thread("the end of the workers");
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(guards)));
             });
             if let Err(error) = joined {
@@ -370,8 +374,10 @@ impl<T: Send + 'static> Run<T> {
     /// Joins timely's communication threads, on a thread of its own: they end when the peers' do.
     fn end_communication(&mut self) {
         if let Some((guard, words)) = self.communication.take() {
+            let supervisor = self.mesh.shared.supervisor.clone();
             let joining = crate::join::spawn("comms", move || {
-                // Its drop panics when a thread did, which is known by then.
+                // Its drop panics when a thread did, which is known by then and not worth a second line.
+                let _watch = supervisor.watch_thread("the end of timely's communication");
                 let joined = catch_unwind(AssertUnwindSafe(|| {
                     drop(guard);
                 }));

@@ -103,10 +103,9 @@ impl Mesh {
             }
         });
         if let Some(listener) = listener {
-            let held = listener.try_clone().map_err(|source| ClusterError::System {
-                what: "hold the listening socket",
-                source,
-            })?;
+            let held = listener
+                .try_clone()
+                .map_err(|source| ClusterError::System { what: "hold the listening socket", source })?;
             mesh.shared.hold_listener(held);
             let listening = Arc::clone(&mesh.shared);
             spawn("listener", move || door::listen(&listening, &listener))?;
@@ -196,11 +195,7 @@ impl Mesh {
             drop(state);
             let deadline = Instant::now() + self.shared.timeouts.peer;
             let cause = supervisor.wait_for_cause(deadline).unwrap_or_else(|| {
-                Cause::new(
-                    ErrorClass::Internal,
-                    "PEER_PROTOCOL",
-                    "the generation ended without a cause",
-                )
+                Cause::new(ErrorClass::Internal, "PEER_PROTOCOL", "the generation ended without a cause")
             });
             return Err(ClusterError::Ended(cause));
         }
@@ -289,10 +284,11 @@ impl Joined {
             postcard::to_stdvec(&assignment)
                 .map_err(|error| Cause::new(ErrorClass::Internal, "PEER_PROTOCOL", error.to_string()))
         })?;
-        let assignment: Assignment = postcard::from_bytes(&answer).map_err(|error| ClusterError::Protocol {
-            peer: shared.spec.named(ProcessIndex(0)),
-            what: format!("its assignment cannot be read ({error})"),
-        })?;
+        let assignment: Assignment =
+            postcard::from_bytes(&answer).map_err(|error| ClusterError::Protocol {
+                peer: shared.spec.named(ProcessIndex(0)),
+                what: format!("its assignment cannot be read ({error})"),
+            })?;
         self.generation = assignment.generation;
         self.settings = assignment.settings;
         shared.lock().phase = Phase::Fixed(self.generation);

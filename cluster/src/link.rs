@@ -4,7 +4,7 @@
 //! does not make its sender look silent.
 
 use crate::liveness::beat_interval;
-use crate::mesh::{Heard, Shared};
+use crate::mesh::{Frame, Heard, Seated, Shared};
 use crate::wire::{Frames, Message};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -17,16 +17,14 @@ use tidegate_recovery::ProcessIndex;
 pub(crate) struct LinkThreads {
     pub(crate) shared: Arc<Shared>,
     pub(crate) peer: ProcessIndex,
-    pub(crate) id: u64,
-    pub(crate) heard: Arc<Heard>,
+    pub(crate) seated: Seated,
     pub(crate) stream: TcpStream,
-    pub(crate) frames: Receiver<(Vec<u8>, bool)>,
 }
 
 impl LinkThreads {
     /// Starts the writer and reads until the connection is gone. Called on the reader's thread.
     pub(crate) fn run(self) {
-        let LinkThreads { shared, peer, id, heard, stream, frames } = self;
+        let LinkThreads { shared, peer, seated: Seated { id, heard, frames }, stream } = self;
         let _watch = shared.supervisor.watch_thread(format!("the reader of process {peer}"));
         let prepared = (|| {
             stream.set_read_timeout(None)?;
@@ -60,18 +58,14 @@ impl LinkThreads {
 
 /// Writes frames as they come, and a beat when it is time for one. Ends after the last frame, or when the
 /// link was given up.
-fn write(
-    shared: &Shared,
-    mut stream: &TcpStream,
-    frames: &Receiver<(Vec<u8>, bool)>,
-) -> std::io::Result<()> {
+fn write(shared: &Shared, mut stream: &TcpStream, frames: &Receiver<Frame>) -> std::io::Result<()> {
     let interval = beat_interval(shared.timeouts.peer);
     let beat = Message::Beat.frame().map_err(std::io::Error::other)?;
     let mut next_beat = Instant::now();
     loop {
         match frames.recv_timeout(next_beat.saturating_duration_since(Instant::now())) {
-            Ok((frame, last)) => {
-                stream.write_all(&frame)?;
+            Ok(Frame { bytes, last }) => {
+                stream.write_all(&bytes)?;
                 if last {
                     return stream.shutdown(Shutdown::Write);
                 }

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tidegate_recovery::{Generation, ProcessIndex, RunId};
+use tidegate_recovery::{ErrorClass, Generation, ProcessIndex, RunId};
 
 /// Longest wait for goodbyes to be written.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -39,14 +39,30 @@ pub(crate) struct Heard {
     times: AtomicU64,
 }
 
+/// Bytes for the writer of a control connection.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) bytes: Vec<u8>,
+    /// Nothing follows.
+    pub(crate) last: bool,
+}
+
+/// What the threads of a control connection need of its seat.
+#[derive(Debug)]
+pub(crate) struct Seated {
+    pub(crate) id: u64,
+    pub(crate) heard: Arc<Heard>,
+    pub(crate) frames: Receiver<Frame>,
+}
+
 /// The control connection to a peer.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: u64,
     pub(crate) run_id: RunId,
     pub(crate) remote: SocketAddr,
-    /// Frames for the writer; the second value says that nothing follows.
-    pub(crate) outbox: Sender<(Vec<u8>, bool)>,
+    /// Frames for the writer.
+    pub(crate) outbox: Sender<Frame>,
     pub(crate) socket: TcpStream,
     pub(crate) heard: Arc<Heard>,
 }
@@ -213,7 +229,7 @@ impl Shared {
         }
     }
 
-    /// Puts a control connection in its seat. The caller starts its threads with [`Shared::open`].
+    /// Puts a control connection in its seat. The caller runs its threads once the handshake is complete.
     pub(crate) fn take_seat(
         &self,
         state: &mut State,
@@ -221,7 +237,7 @@ impl Shared {
         run_id: RunId,
         socket: TcpStream,
         remote: SocketAddr,
-    ) -> (u64, Receiver<(Vec<u8>, bool)>) {
+    ) -> Seated {
         self.vacate(state, peer, None);
         state.links += 1;
         let id = state.links;
@@ -232,8 +248,8 @@ impl Shared {
         place.left = None;
         place.run_id = Some(run_id);
         place.inbox.clear();
-        place.link = Some(Link { id, run_id, remote, outbox, socket, heard });
-        (id, frames)
+        place.link = Some(Link { id, run_id, remote, outbox, socket, heard: Arc::clone(&heard) });
+        Seated { id, heard, frames }
     }
 
     /// Puts a data connection beside the control connection of the same run.
@@ -293,10 +309,10 @@ impl Shared {
     pub(crate) fn send(&self, state: &State, peer: ProcessIndex, message: &Message) {
         if let Some(link) = &state.peers[peer.0 as usize].link {
             match message.frame() {
-                Ok(frame) => {
+                Ok(bytes) => {
                     let last = matches!(message, Message::Leave(_));
                     // The receiver is gone when the connection is, which its reader reports.
-                    let _ = link.outbox.send((frame, last));
+                    let _ = link.outbox.send(Frame { bytes, last });
                 }
                 Err(error) => tracing::error!(peer = peer.0, "cannot send: {error}"),
             }
@@ -310,8 +326,9 @@ impl Shared {
         if state.peers[index].link.as_ref().is_none_or(|link| link.id != id) {
             return false;
         }
+        let mut cause = None;
         match message {
-            Message::Beat => {}
+            Message::Beat => return true,
             Message::Ready { runs } => self.assemble(&mut state, Event::Ready(peer, runs)),
             Message::Fixed { runs } => {
                 if state.phase == Phase::Assembling && peer.0 == 0 {
@@ -321,7 +338,7 @@ impl Shared {
                     } else {
                         let text = "a process was lost while the cluster came up: the list of runs that \
                                     process 0 fixed is not the one that this process is connected with";
-                        self.supervisor.report(Cause::lost(peer, text.into()));
+                        cause = Some(Cause::lost(peer, text.into()));
                     }
                 }
             }
@@ -329,15 +346,15 @@ impl Shared {
                 state.peers[index].inbox.push_back(message);
             }
             Message::Leave(leave) => {
-                let from = self.described(peer, state.peers[index].run_id);
-                let assembling = state.phase == Phase::Assembling;
-                if let Leave::Fault(cause) = &leave {
-                    let cause = cause.clone().received(peer, &from);
-                    state.peers[index].trouble = Some(cause.to_string());
-                    // While the cluster gathers, a peer that fails may come back; without process 0 there is
-                    // no cluster to wait for.
-                    if !assembling || peer.0 == 0 {
-                        self.supervisor.report(cause);
+                if let Leave::Fault(sent) = &leave {
+                    let from = self.described(peer, state.peers[index].run_id);
+                    let fault = sent.clone().received(peer, &from);
+                    state.peers[index].trouble = Some(fault.to_string());
+                    // While the cluster gathers, a peer that fails may come back. But a disagreement does not
+                    // heal, and without process 0 there is no cluster to wait for.
+                    let assembling = state.phase == Phase::Assembling;
+                    if !assembling || peer.0 == 0 || fault.class == ErrorClass::Config {
+                        cause = Some(fault);
                     }
                 } else {
                     tracing::info!(peer = peer.0, leave = ?leave, "a peer left");
@@ -346,6 +363,10 @@ impl Shared {
             }
         }
         drop(state);
+        // Not under the lock: the supervisor calls others, who may look at the cluster.
+        if let Some(cause) = cause {
+            self.supervisor.report(cause);
+        }
         self.changed.notify_all();
         true
     }
@@ -365,22 +386,31 @@ impl Shared {
     /// Link `id` to a peer is gone.
     pub(crate) fn lost(&self, peer: ProcessIndex, id: u64, why: &str) {
         let mut state = self.lock();
-        let place = &state.peers[peer.0 as usize];
-        if place.link.as_ref().is_none_or(|link| link.id != id) {
+        let is_current = |state: &State| {
+            let link = state.peers[peer.0 as usize].link.as_ref();
+            link.is_some_and(|link| link.id == id)
+        };
+        if !is_current(&state) {
             return;
         }
+        let place = &state.peers[peer.0 as usize];
         let text = format!("{} is lost: {why}", self.described(peer, place.run_id));
-        match (state.phase, &place.left) {
-            (Phase::Leaving, _) | (Phase::Fixed(_), Some(_)) => self.vacate(&mut state, peer, None),
-            (Phase::Assembling, Some(Leave::Fault(_))) => self.vacate(&mut state, peer, None),
-            (Phase::Assembling, _) => self.vacate(&mut state, peer, Some(text)),
+        let trouble = match (state.phase, &place.left) {
+            (Phase::Leaving, _) | (_, Some(Leave::Fault(_))) | (Phase::Fixed(_), Some(_)) => None,
+            (Phase::Assembling, Some(Leave::Done | Leave::Stopped) | None) => Some(text),
             (Phase::Fixed(_), None) => {
+                drop(state);
                 // If this process stood still, it is the one that was lost: the check records that first.
                 let _ = self.liveness.check();
                 self.supervisor.report(Cause::lost(peer, text.clone()));
-                self.vacate(&mut state, peer, Some(text));
+                state = self.lock();
+                if !is_current(&state) {
+                    return;
+                }
+                Some(text)
             }
-        }
+        };
+        self.vacate(&mut state, peer, trouble);
     }
 
     pub(crate) fn writer_starts(&self) {

@@ -275,7 +275,9 @@ mod tests {
         .unwrap_err();
         let first = supervisor.cause().unwrap();
         assert_eq!((first.class, first.origin), (ErrorClass::Internal, Origin::Here));
-        assert!(first.text.starts_with("the reaper panicked at ") && first.text.ends_with("at the worst moment"));
+        assert!(
+            first.text.starts_with("the reaper panicked at ") && first.text.ends_with("at the worst moment")
+        );
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::keyed::{
     StepRows, keyed_step,
 };
 use crate::record::OnError;
+use crate::steps::StepSpec;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
@@ -46,6 +47,11 @@ pub fn collect_batch<'s, T: Data>(
 ) -> ElementStream<'s, Keyed<Vec<T>>> {
     assert!(limits.records_max > 0, "a batch has at least one record");
     keyed_step(build, stream, step, CollectBatch::new(limits), OnError::Fail)
+}
+
+/// The step in the table of steps.
+pub fn step_spec(id: StepId) -> StepSpec {
+    StepSpec::stateful(id, "collect_batch", u16::from(COLLECT_BATCH_STATE_VERSION))
 }
 
 /// Version of the rows of a `collect_batch`.

@@ -8,6 +8,7 @@ use crate::keyed::{
     StepRows, keyed_step,
 };
 use crate::record::OnError;
+use crate::steps::StepSpec;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Display;
 use std::marker::PhantomData;
@@ -56,6 +57,11 @@ where
     F: FnMut(&mut Option<S>, T) -> Result<I, E> + 'static,
 {
     keyed_step(build, stream, step, StatefulMap::new(on_error, f), on_error)
+}
+
+/// The step in the table of steps.
+pub fn step_spec(id: StepId) -> StepSpec {
+    StepSpec::stateful(id, "stateful_map", u16::from(STATEFUL_MAP_STATE_VERSION))
 }
 
 /// Version of the rows of a `stateful_map`; the state inside is the user's.

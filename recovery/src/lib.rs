@@ -36,6 +36,7 @@ pub use routing::{BUCKETS, Bucket, KeyHash};
 pub use rows::{RestoredRow, RestoredRows, RowBuffer, RowRoute, StepNumber};
 pub use steps::{RecordedStep, StepDifference, StepShape, StepTable};
 pub use storage::{FaultyStorage, LocalDirectory, Storage};
+pub use store::{Damage, InspectedLease, InspectedRecord, InspectedStep, Inspection, Verification};
 pub use store::{
     OpenOptions, Opened, ProcessOptions, ProcessStore, Published, Publisher, RecoveryStore, Restoration,
     RestoredStep, ResumeState, StoreFigures,

@@ -110,7 +110,7 @@ pub fn load(source: Source, kind: FileKind, environment: &Environment, flags: &[
         }
     };
     let reader = Reader::default();
-    problems.into_iter().for_each(|problem| reader.report(problem));
+    problems.into_iter().for_each(|problem| reader.report_and_settle(problem));
     let section = Section::open(&reader, Some(&root), "");
     let name = read_name(&section, kind);
     let settings = Settings::read(&section, environment);

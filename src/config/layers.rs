@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn variables_are_replaced_inside_scalars_only() {
-        let source = Source::new("f", "a: ${HOST}\nb: [x-${N}, '${N}', $${N}]\n${N}: 1\n");
+        let source = Source::new("f", "a: ${HOST}\nb: [\"x-${N}\", '${N}', \"$${N}\"]\n${N}: 1\n");
         let mut node = yaml::parse(&source).unwrap();
         let mut problems = Vec::new();
         substitute(&mut node, &environment(), &mut problems);

@@ -16,11 +16,22 @@ use std::time::Duration;
 pub(super) struct Reader {
     problems: RefCell<Problems>,
     provenance: RefCell<Provenance>,
+    /// Values that have a problem already: what else is wrong with them follows from it.
+    settled: RefCell<Vec<Origin>>,
 }
 
 impl Reader {
     pub(super) fn report(&self, problem: Problem) {
-        self.problems.borrow_mut().push(problem);
+        if !self.settled.borrow().contains(&problem.origin) {
+            self.problems.borrow_mut().push(problem);
+        }
+    }
+
+    /// Reports a problem that makes the value useless: nothing else is said about it.
+    pub(super) fn report_and_settle(&self, problem: Problem) {
+        let origin = problem.origin.clone();
+        self.report(problem);
+        self.settled.borrow_mut().push(origin);
     }
 
     pub(super) fn finish(self) -> (Problems, Provenance) {
@@ -125,6 +136,7 @@ pub(super) struct Section<'r, 'n> {
     known: RefCell<Vec<&'static str>>,
     later: RefCell<Vec<(&'static str, &'static str)>>,
     later_forms: RefCell<Vec<&'static str>>,
+    missing: RefCell<Vec<(&'static str, Problem)>>,
 }
 
 impl<'r, 'n> Section<'r, 'n> {
@@ -154,6 +166,7 @@ impl<'r, 'n> Section<'r, 'n> {
             known: RefCell::default(),
             later: RefCell::default(),
             later_forms: RefCell::default(),
+            missing: RefCell::default(),
         }
     }
 
@@ -219,12 +232,12 @@ impl<'r, 'n> Section<'r, 'n> {
         self.reader.report(Problem::error(code, path, node.unwrap_or(&self.origin), message).advise(advice));
     }
 
-    /// Reports that a key is missing.
+    /// Notes that a key is missing; [`Section::finish`] reports it, unless it is there but misspelt.
     pub(super) fn missing(&self, key: &'static str, advice: impl Into<String>) {
-        self.reader.report(
+        let problem =
             Problem::error(code::INVALID_VALUE, self.at(key), &self.origin, format!("`{key}` is missing"))
-                .advise(advice),
-        );
+                .advise(advice);
+        self.missing.borrow_mut().push((key, problem));
     }
 
     fn note(&self, key: &str, value: impl Into<String>, node: Option<&Node>) {
@@ -381,6 +394,15 @@ impl<'r, 'n> Section<'r, 'n> {
 
     /// Milliseconds under a legacy key, whose value is a plain integer.
     pub(super) fn millis(&self, key: &'static str, default: u64, range: RangeInclusive<u64>) -> Duration {
+        let number = self.get(key).map(|node| &node.data);
+        if let Some(Data::Scalar(scalar)) = number
+            && units::parse_duration(&scalar.text).is_ok_and(|duration| duration > Duration::ZERO)
+        {
+            let message =
+                format!("found {} where a plain number of milliseconds is needed", scalar.resolve());
+            self.error(code::INVALID_VALUE, key, message, "this legacy option has its unit in its name");
+            return Duration::from_millis(default);
+        }
         Duration::from_millis(self.integer(key, default, range))
     }
 
@@ -459,6 +481,7 @@ impl<'r, 'n> Section<'r, 'n> {
     pub(super) fn finish(self) {
         let known = self.known.borrow();
         let later = self.later.borrow();
+        let mut misspelt = Vec::new();
         for field in self.fields {
             if known.contains(&field.name.as_str()) {
                 continue;
@@ -482,7 +505,9 @@ impl<'r, 'n> Section<'r, 'n> {
                 keys.dedup();
                 format!("the options here are {}", keys.join(", "))
             };
-            let advice = match nearest(&field.name, known.iter().copied()) {
+            let near = nearest(&field.name, known.iter().copied());
+            misspelt.extend(near);
+            let advice = match near {
                 Some(near) => format!("did you mean `{near}`?"),
                 None if known.is_empty() => "there are no options here".into(),
                 None => allowed(),
@@ -496,6 +521,11 @@ impl<'r, 'n> Section<'r, 'n> {
                 )
                 .advise(advice),
             );
+        }
+        for (key, problem) in self.missing.take() {
+            if !misspelt.contains(&key) {
+                self.reader.report(problem);
+            }
         }
     }
 }

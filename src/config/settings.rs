@@ -1,6 +1,7 @@
 //! Everything but the steps: how the flow runs.
 
-use super::kafka::{ConsumerSettings, DeliveryGuarantee, ProducerSettings, check_address};
+use super::kafka::{ConsumerSettings, DeliveryGuarantee, ProducerSettings};
+use super::kafka_reader::check_address;
 use super::layers::Environment;
 use super::problems::code;
 use super::reader::Section;

@@ -1,21 +1,19 @@
 //! Reads the steps of a YAML flow.
 
-use super::kafka::check_topic;
 use super::layers::{Environment, join};
 use super::nearest;
 use super::problems::{Problem, code};
 use super::reader::{Reader, Section};
 use super::steps::{
-    Ahead, Codec, CollectBatch, CreateTopic, Decode, EventTimeFrom, EventTimeStep, Failure, Inspect,
-    KafkaSink, Late, MapStep, OnError, Operation, Sink, StatefulMap, Step, WindowShape, WindowStep,
+    Ahead, Codec, CollectBatch, Decode, EventTimeFrom, EventTimeStep, Failure, Inspect, MapStep, OnError,
+    Operation, StatefulMap, Step,
 };
-use super::units::{self, show_duration};
+use super::units;
 use super::yaml::{Data, Field, Node, Plain};
 use crate::expression::{Expression, Names};
 use crate::value::Type;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 use tidegate_recovery::StepId;
 
@@ -53,22 +51,37 @@ const LATER: [(&str, &str); 12] = [
 /// The switch without which test steps are refused.
 pub const TEST_STEPS_VARIABLE: &str = "TIDEGATE_TEST_STEPS";
 
-const ANY: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(100 * 365 * 86_400);
-const POSITIVE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(100 * 365 * 86_400);
-/// Most windows that one record may fall into.
-const WINDOWS_PER_RECORD_MAX: u128 = 10_000;
+pub(super) const ANY: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(100 * 365 * 86_400);
+pub(super) const POSITIVE: RangeInclusive<Duration> =
+    Duration::from_millis(1)..=Duration::from_secs(100 * 365 * 86_400);
+
+/// Steps that were read, and the kinds of those that could not be.
+#[derive(Default)]
+pub(super) struct ReadSteps {
+    pub(super) steps: Vec<Step>,
+    /// Kinds of steps that are there but wrong; of an unknown one the kind that was likely meant.
+    pub(super) broken: Vec<String>,
+}
 
 /// Reads a list of steps; a step that is wrong is left out.
-pub(super) fn read_steps(reader: &Reader, node: &Node, path: &str, environment: &Environment) -> Vec<Step> {
+pub(super) fn read_steps(reader: &Reader, node: &Node, path: &str, environment: &Environment) -> ReadSteps {
+    let mut read = ReadSteps::default();
     let Data::List(items) = &node.data else {
         reader.invalid(node, path, "a list of steps");
-        return Vec::new();
+        return read;
     };
-    items
-        .iter()
-        .enumerate()
-        .filter_map(|(at, item)| read_step(reader, item, &format!("{path}[{at}]"), environment))
-        .collect()
+    for (at, item) in items.iter().enumerate() {
+        match read_step(reader, item, &format!("{path}[{at}]"), environment) {
+            Some(step) => read.steps.push(step),
+            None => {
+                let Data::Map(fields) = &item.data else { continue };
+                read.broken.extend(
+                    fields.iter().map(|field| nearest(&field.name, KINDS).unwrap_or(&field.name).to_string()),
+                );
+            }
+        }
+    }
+    read
 }
 
 fn read_step(reader: &Reader, node: &Node, path: &str, environment: &Environment) -> Option<Step> {
@@ -142,13 +155,13 @@ fn is_known(reader: &Reader, field: &Field, path: &str, environment: &Environmen
     report(format!("there is no step `{kind}`"), advice)
 }
 
-struct StepReader<'r, 'n> {
-    reader: &'r Reader,
-    node: &'n Node,
-    path: String,
+pub(super) struct StepReader<'r, 'n> {
+    pub(super) reader: &'r Reader,
+    pub(super) node: &'n Node,
+    pub(super) path: String,
 }
 
-type Read = (Operation, Option<String>, OnError);
+pub(super) type Read = (Operation, Option<String>, OnError);
 
 impl<'n> StepReader<'_, 'n> {
     fn read(&self, kind: &str) -> Option<Read> {
@@ -202,7 +215,7 @@ impl<'n> StepReader<'_, 'n> {
     }
 
     /// A step whose options are a map.
-    fn long(&self, read: impl FnOnce(&Section<'_, 'n>) -> Option<Operation>) -> Option<Read> {
+    pub(super) fn long(&self, read: impl FnOnce(&Section<'_, 'n>) -> Option<Operation>) -> Option<Read> {
         let section = Section::open(self.reader, Some(self.node), self.path.as_str());
         if !matches!(self.node.data, Data::Map(_)) {
             if self.node.is_null() {
@@ -338,158 +351,6 @@ impl<'n> StepReader<'_, 'n> {
         }))
     }
 
-    fn window(&self, section: &Section<'_, 'n>) -> Option<Operation> {
-        let align = section.optional_duration("align", ANY);
-        let shape = self.window_shape(section, align.unwrap_or_default());
-        let lateness = section.duration("lateness", Duration::ZERO, ANY);
-        section.later_value("late", "dead_letter");
-        let late = section.choice("late", Late::Drop, &[("drop", Late::Drop)]);
-        if section.get("emit").is_some_and(|node| node.describe() == "`changes`") {
-            section.error(
-                code::INVALID_VALUE,
-                "emit",
-                "`emit: changes` is not available in this version",
-                "take it out: a window's result is given once, when it is closed",
-            );
-        } else {
-            section.choice("emit", (), &[("final", ())]);
-        }
-        for zone in ["zone", "timezone", "time_zone"] {
-            if section.has(zone) {
-                section.error(
-                    code::INVALID_VALUE,
-                    zone,
-                    "windows are in UTC, a zone is refused",
-                    "shift all borders with align: and a duration",
-                );
-                return None;
-            }
-        }
-        let aggregates = self.aggregates(section);
-        let shape = shape?;
-        if let (WindowShape::Session { .. }, Some(_)) = (shape, align) {
-            section.error(
-                code::INVALID_VALUE,
-                "align",
-                "a session has no borders to shift",
-                "take align out",
-            );
-            return None;
-        }
-        Some(Operation::Window(WindowStep { shape, lateness, late, aggregates: aggregates? }))
-    }
-
-    fn window_shape(&self, section: &Section<'_, 'n>, align: Duration) -> Option<WindowShape> {
-        section.later("count", "a window by count");
-        let found: Vec<&str> =
-            ["tumbling", "sliding", "session"].into_iter().filter(|kind| section.has(kind)).collect();
-        let [tumbling, sliding, session] = ["tumbling", "sliding", "session"].map(|kind| section.get(kind));
-        match found.as_slice() {
-            ["tumbling"] => {
-                let size = match tumbling.map(|node| &node.data) {
-                    Some(Data::Map(_)) => {
-                        let inner = section.section("tumbling");
-                        let size = self.needed_duration(&inner, "size", POSITIVE);
-                        inner.finish();
-                        size?
-                    }
-                    _ => self.needed_duration(section, "tumbling", POSITIVE)?,
-                };
-                self.check_align(section, align, size)?;
-                Some(WindowShape::Tumbling { size, align })
-            }
-            ["sliding"] => {
-                sliding?;
-                let inner = section.section("sliding");
-                let size = self.needed_duration(&inner, "size", POSITIVE);
-                let every = self.needed_duration(&inner, "every", POSITIVE);
-                inner.finish();
-                let (size, every) = (size?, every?);
-                if every > size {
-                    section.error(
-                        code::INVALID_VALUE,
-                        "sliding",
-                        format!("every ({}) is above size ({})", show_duration(every), show_duration(size)),
-                        "records between the windows would be lost: make every at most size",
-                    );
-                    return None;
-                }
-                if size.as_millis() / every.as_millis() > WINDOWS_PER_RECORD_MAX {
-                    section.error(
-                        code::INVALID_VALUE,
-                        "sliding",
-                        format!("each record would fall into more than {WINDOWS_PER_RECORD_MAX} windows"),
-                        "make every larger",
-                    );
-                    return None;
-                }
-                self.check_align(section, align, every)?;
-                Some(WindowShape::Sliding { size, every, align })
-            }
-            ["session"] => {
-                session?;
-                let inner = section.section("session");
-                let gap = self.needed_duration(&inner, "gap", POSITIVE);
-                inner.finish();
-                Some(WindowShape::Session { gap: gap? })
-            }
-            [] => {
-                section.error(
-                    code::INVALID_VALUE,
-                    "",
-                    "the window has no shape",
-                    "write tumbling: 60s, or sliding: { size: 60s, every: 10s }, or session: { gap: 60s }",
-                );
-                None
-            }
-            several => {
-                let message = format!("a window has one shape, and here are {}", several.join(" and "));
-                section.error(code::INVALID_VALUE, several[1], message, "take all but one out");
-                None
-            }
-        }
-    }
-
-    fn check_align(&self, section: &Section<'_, 'n>, align: Duration, below: Duration) -> Option<()> {
-        if align < below {
-            return Some(());
-        }
-        let message = format!("{} is not below {}", show_duration(align), show_duration(below));
-        section.error(code::INVALID_VALUE, "align", message, "borders repeat: a smaller shift says the same");
-        None
-    }
-
-    fn aggregates(&self, section: &Section<'_, 'n>) -> Option<Vec<(Arc<str>, crate::expression::Aggregate)>> {
-        let Some(node) = section.get("aggregate") else {
-            section
-                .missing("aggregate", "name what the window gives, such as aggregate: { orders: count() }");
-            return None;
-        };
-        let path = section.at("aggregate");
-        let Data::Map(fields) = &node.data else {
-            self.reader.invalid(node, &path, "a map of names and aggregates, such as { orders: count() },");
-            return None;
-        };
-        let mut aggregates = Vec::new();
-        for field in fields {
-            let path = join(&path, &field.name);
-            if ["window_start", "window_end"].contains(&field.name.as_str()) {
-                let message = format!("`{}` is set by the window itself", field.name);
-                self.reader.report(
-                    Problem::error(code::INVALID_VALUE, &path, &field.origin, message)
-                        .advise("use another name"),
-                );
-            }
-            if let Some(aggregate) = self.reader.aggregate(&field.node, &path, Names::RECORD) {
-                aggregates.push((Arc::from(field.name.as_str()), aggregate));
-            }
-        }
-        if fields.is_empty() {
-            self.reader.invalid(node, &path, "at least one aggregate");
-        }
-        (!fields.is_empty() && aggregates.len() == fields.len()).then_some(aggregates)
-    }
-
     fn stateful_map(&self, section: &Section<'_, 'n>) -> Option<Operation> {
         section.later("ttl", "forgetting keys by age");
         let initial = section.expression("initial", Names::NONE);
@@ -513,91 +374,6 @@ impl<'n> StepReader<'_, 'n> {
         Some(Operation::CollectBatch(CollectBatch { max_records: max_records? as usize, timeout: timeout? }))
     }
 
-    fn sink(&self) -> Option<Read> {
-        const FORMS: &str = "write kafka: { topic: … }, stdout or file: { path: … }";
-        if let Data::Scalar(scalar) = &self.node.data {
-            if scalar.text == "stdout" {
-                return Some((Operation::Sink(Sink::Stdout), None, OnError::Fail));
-            }
-            let message = format!("{} is no sink by itself", self.node.describe());
-            self.reader.report(
-                Problem::error(code::INVALID_VALUE, &self.path, &self.node.origin, message).advise(FORMS),
-            );
-            return None;
-        }
-        self.long(|section| {
-            section.later("postgres", "the postgres sink");
-            let kinds = ["kafka", "stdout", "file"];
-            let found: Vec<&str> = kinds.into_iter().filter(|kind| section.has(kind)).collect();
-            // Asked for in any case, so that a wrong key is not reported as unknown because of another one.
-            kinds.into_iter().for_each(|kind| {
-                section.get(kind);
-            });
-            match found.as_slice() {
-                ["kafka"] => self.kafka_sink(section.section("kafka")),
-                ["stdout"] => {
-                    section.section("stdout").finish();
-                    Some(Operation::Sink(Sink::Stdout))
-                }
-                ["file"] => {
-                    let inner = section.section("file");
-                    let path = inner.text("path");
-                    if path.is_none() && !inner.has("path") {
-                        inner.missing("path", "name the file; {process} in it is the process index");
-                    }
-                    inner.finish();
-                    Some(Operation::Sink(Sink::File { path: path? }))
-                }
-                [] => {
-                    if !section.has("postgres") {
-                        section.error(code::INVALID_VALUE, "", "the sink writes nowhere", FORMS);
-                    }
-                    None
-                }
-                several => {
-                    let message =
-                        format!("a sink writes to one place, and here are {}", several.join(" and "));
-                    section.error(code::INVALID_VALUE, several[1], message, "write two sinks");
-                    None
-                }
-            }
-        })
-    }
-
-    fn kafka_sink(&self, section: Section<'_, 'n>) -> Option<Operation> {
-        let topic = section.text("topic");
-        match &topic {
-            None if !section.has("topic") => section.missing("topic", "name the topic to write to"),
-            None => {}
-            Some(topic) => {
-                if let Err((message, advice)) = check_topic(topic) {
-                    section.error(code::INVALID_VALUE, "topic", message, advice);
-                }
-            }
-        }
-        let key = section.expression("key", Names::RECORD);
-        let create = section.get("create").map(|_| {
-            let inner = section.section("create");
-            let partitions = inner.optional_integer("partitions", 1..=100_000);
-            let replication = inner.optional_integer("replication", 1..=1_000);
-            for (name, given) in [("partitions", partitions), ("replication", replication)] {
-                if given.is_none() && !inner.has(name) {
-                    inner.missing(name, "a topic is only made with both numbers given");
-                }
-            }
-            inner.finish();
-            Some(CreateTopic { partitions: partitions? as i32, replication: replication? as i32 })
-        });
-        let complete = key.is_some() || !section.has("key");
-        section.finish();
-        let create = match create {
-            Some(create) => Some(create?),
-            None => None,
-        };
-        let topic = topic?;
-        complete.then_some(Operation::Sink(Sink::Kafka(KafkaSink { topic, key, create })))
-    }
-
     fn test_when(&self, section: &Section<'_, 'n>) -> Option<Expression> {
         let when = section.expression("when", Names::RECORD);
         if when.is_none() && !section.has("when") {
@@ -606,7 +382,7 @@ impl<'n> StepReader<'_, 'n> {
         when
     }
 
-    fn needed_duration(
+    pub(super) fn needed_duration(
         &self,
         section: &Section<'_, 'n>,
         key: &'static str,

@@ -2,13 +2,13 @@
 //! stand where they can.
 
 use super::flow_file::{FlowDescription, Input, StreamDescription};
-use super::kafka::read_topics;
+use super::kafka_reader::read_topics;
 use super::layers::{Environment, join};
 use super::nearest;
 use super::problems::{Problem, code};
 use super::reader::{Reader, Section};
 use super::settings::Settings;
-use super::step_reader::read_steps;
+use super::step_reader::{ReadSteps, read_steps};
 use super::steps::{Operation, Sink, Step};
 use super::yaml::{Data, Node, Origin};
 use std::collections::{HashMap, HashSet};
@@ -26,6 +26,7 @@ pub(super) fn read(
     let steps = section.get("steps");
     let streams = section.get("streams");
     let topics = settings.consumer.as_ref().map(|consumer| consumer.topics.clone());
+    let mut broken = Broken::default();
     let mut described = match (steps, streams) {
         (Some(_), Some(streams)) => {
             let message = "`steps` and `streams` are both given";
@@ -58,10 +59,11 @@ pub(super) fn read(
                     .advise("write topics: [\"orders\"]"),
                 );
             }
+            let read = read_steps(reader, steps, "steps", environment);
             vec![StreamDescription {
                 name: name.clone(),
                 input: Input::Topics(topics),
-                steps: read_steps(reader, steps, "steps", environment),
+                steps: broken.keep(&name, read),
                 origin: steps.origin.clone(),
             }]
         }
@@ -77,16 +79,40 @@ pub(super) fn read(
                     .advise("move the topics to from: { kafka: … } of the streams"),
                 );
             }
-            read_streams(reader, streams, environment)
+            read_streams(reader, streams, environment, &mut broken)
         }
     };
-    order(reader, &mut described);
+    order(reader, &mut described, &broken);
     name_steps(reader, &mut described);
-    check_places(reader, &described, settings);
+    check_places(reader, &described, settings, &broken);
     FlowDescription { name, streams: described }
 }
 
-fn read_streams(reader: &Reader, node: &Node, environment: &Environment) -> Vec<StreamDescription> {
+/// What could not be read: whatever would follow from its absence is not reported.
+#[derive(Default)]
+struct Broken {
+    streams: Vec<Arc<str>>,
+    /// Kinds of broken steps by stream.
+    steps: HashMap<Arc<str>, Vec<String>>,
+}
+
+impl Broken {
+    fn keep(&mut self, stream: &Arc<str>, read: ReadSteps) -> Vec<Step> {
+        self.steps.insert(stream.clone(), read.broken);
+        read.steps
+    }
+
+    fn has_step(&self, stream: &str, kind: &str) -> bool {
+        self.steps.get(stream).is_some_and(|kinds| kinds.iter().any(|broken| broken == kind))
+    }
+}
+
+fn read_streams(
+    reader: &Reader,
+    node: &Node,
+    environment: &Environment,
+    broken: &mut Broken,
+) -> Vec<StreamDescription> {
     let Data::Map(fields) = &node.data else {
         reader.invalid(node, "streams", "a map of streams by their names");
         return Vec::new();
@@ -120,16 +146,20 @@ fn read_streams(reader: &Reader, node: &Node, environment: &Environment) -> Vec<
                 None
             }
         };
-        let steps =
-            section.get("steps").map(|steps| read_steps(reader, steps, &section.at("steps"), environment));
+        let name: Arc<str> = Arc::from(field.name.as_str());
+        let read = section
+            .get("steps")
+            .map(|steps| read_steps(reader, steps, &section.at("steps"), environment))
+            .unwrap_or_default();
         section.finish();
-        if let Some(input) = input {
-            streams.push(StreamDescription {
-                name: Arc::from(field.name.as_str()),
+        match input {
+            Some(input) => streams.push(StreamDescription {
+                steps: broken.keep(&name, read),
+                name,
                 input,
-                steps: steps.unwrap_or_default(),
                 origin: field.origin.clone(),
-            });
+            }),
+            None => broken.streams.push(name),
         }
     }
     streams
@@ -151,11 +181,11 @@ fn read_from(section: &Section<'_, '_>, from: &Node) -> Option<Input> {
 }
 
 /// Puts each stream behind those that it reads.
-fn order(reader: &Reader, streams: &mut Vec<StreamDescription>) {
+fn order(reader: &Reader, streams: &mut Vec<StreamDescription>, broken: &Broken) {
     let names: Vec<Arc<str>> = streams.iter().map(|stream| stream.name.clone()).collect();
     for stream in streams.iter() {
         for read in stream.reads() {
-            if names.contains(read) {
+            if names.contains(read) || broken.streams.contains(read) {
                 continue;
             }
             let advice = match nearest(read, names.iter().map(|name| &**name)) {
@@ -246,12 +276,12 @@ struct Place {
     exchanged: bool,
 }
 
-fn check_places(reader: &Reader, streams: &[StreamDescription], settings: &Settings) {
+fn check_places(reader: &Reader, streams: &[StreamDescription], settings: &Settings, broken: &Broken) {
     let mut ends: HashMap<&str, Place> = HashMap::new();
     let mut read: HashSet<&str> = HashSet::new();
     for stream in streams {
         let inputs: Vec<Place> =
-            stream.reads().iter().map(|name| ends.get(&**name).copied().unwrap_or_default()).collect();
+            stream.reads().iter().filter_map(|name| ends.get(&**name).copied()).collect();
         read.extend(stream.reads().iter().map(|name| &**name));
         let mut place = match (&stream.input, inputs.as_slice()) {
             (Input::Merge(_), inputs) => {
@@ -275,8 +305,12 @@ fn check_places(reader: &Reader, streams: &[StreamDescription], settings: &Setti
                 }
             }
             (_, [input]) => *input,
-            _ => Place::default(),
+            (Input::Topics(_), _) => Place::default(),
+            // It reads what could not be read: nothing is known, and so nothing is missed.
+            (Input::Stream(_), _) => Place { event_time: true, keyed: true, exchanged: false },
         };
+        place.event_time |= broken.has_step(&stream.name, "event_time");
+        place.keyed |= broken.has_step(&stream.name, "key_by");
         let mut filter: Option<&Step> = None;
         for step in &stream.steps {
             check_place(reader, step, &mut place, &mut filter, settings);
@@ -288,7 +322,8 @@ fn check_places(reader: &Reader, streams: &[StreamDescription], settings: &Setti
             .steps
             .iter()
             .any(|step| matches!(step.operation, Operation::Sink(_) | Operation::Inspect(_)));
-        if !ends_somewhere && !read.contains(&*stream.name) {
+        let broken_end = broken.has_step(&stream.name, "sink") || broken.has_step(&stream.name, "inspect");
+        if !ends_somewhere && !broken_end && !read.contains(&*stream.name) {
             let alone = streams.len() == 1;
             let path = if alone { "steps".to_string() } else { join("streams", &stream.name) };
             reader.report(

@@ -27,7 +27,7 @@ pub const SIZE_FORM: &str = "a number of bytes, or a size such as 64KiB, 16MiB o
 /// # Errors
 /// What is wrong with the text.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let text: &str = &text.split_whitespace().collect::<String>();
+    let text = text.trim();
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -35,7 +35,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         return Err(format!("`{text}` has no unit"));
     }
     let mut millis = 0.0_f64;
-    let mut rest = text;
+    let dense: String = text.split_whitespace().collect();
+    let mut rest = dense.as_str();
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
         let (number, tail) = rest.split_at(digits);

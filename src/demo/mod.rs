@@ -80,7 +80,13 @@ fn play(place: &Path, out: &mut dyn Write) -> Result<(), DemoError> {
     std::fs::write(&flow, include_str!("flow.yaml"))
         .map_err(io_error(format!("cannot write {}", flow.display())))?;
     let store = place.join("recovery");
-    say(out, format_args!("embedded broker at {servers}, {PARTITIONS} partitions; flow, logs and store in {}", place.display()))?;
+    say(
+        out,
+        format_args!(
+            "embedded broker at {servers}, {PARTITIONS} partitions; flow, logs and store in {}",
+            place.display()
+        ),
+    )?;
 
     let processes = Processes::new(place, &flow, &store, &servers)?;
     let mut cluster = processes.start(&[])?;
@@ -93,14 +99,25 @@ fn play(place: &Path, out: &mut dyn Write) -> Result<(), DemoError> {
         orders.produce_due()?;
         if shown.elapsed() > Duration::from_secs(1) {
             shown = Instant::now();
-            say(out, format_args!("  produced {:>7}, commit records {}", orders.produced(), newest_record(&store)?.unwrap_or(0)))?;
+            say(
+                out,
+                format_args!(
+                    "  produced {:>7}, commit records {}",
+                    orders.produced(),
+                    newest_record(&store)?.unwrap_or(0)
+                ),
+            )?;
         }
         wait_or_fail(deadline, "the second commit record")?;
     }
     cluster.kill(1)?;
     say(
         out,
-        format_args!("killed process 1 with SIGKILL after commit record {}, {} orders produced", newest_record(&store)?.unwrap_or(0), orders.produced()),
+        format_args!(
+            "killed process 1 with SIGKILL after commit record {}, {} orders produced",
+            newest_record(&store)?.unwrap_or(0),
+            orders.produced()
+        ),
     )?;
     let code = cluster.wait(0, deadline, || orders.produce_due())?;
     if code != Some(75) {
@@ -118,7 +135,10 @@ fn play(place: &Path, out: &mut dyn Write) -> Result<(), DemoError> {
 
     let resumed = newest_record(&store)?.unwrap_or(0);
     let mut cluster = processes.start(&["--until-end"])?;
-    say(out, format_args!("restarted both processes from commit record {resumed}, up to the end of the input"))?;
+    say(
+        out,
+        format_args!("restarted both processes from commit record {resumed}, up to the end of the input"),
+    )?;
     for process in [0, 1] {
         let code = cluster.wait(process, deadline, || Ok(()))?;
         if code != Some(0) {
@@ -136,7 +156,15 @@ fn play(place: &Path, out: &mut dyn Write) -> Result<(), DemoError> {
     let verdict = totals.compare(orders.recount());
     say(out, format_args!(""))?;
     say(out, format_args!("records in    {:>8}", orders.produced()))?;
-    say(out, format_args!("windows out   {:>8}   (expected {}, repeated after the kill {})", totals.windows(), orders.recount().len(), totals.repeated()))?;
+    say(
+        out,
+        format_args!(
+            "windows out   {:>8}   (expected {}, repeated after the kill {})",
+            totals.windows(),
+            orders.recount().len(),
+            totals.repeated()
+        ),
+    )?;
     say(out, format_args!("lost          {:>8}", verdict.lost))?;
     say(out, format_args!("wrong         {:>8}", verdict.wrong))?;
     say(out, format_args!("took          {:>8.1} s", started.elapsed().as_secs_f64()))?;

@@ -81,7 +81,8 @@ impl Orders {
         let customer = format!("customer-{:03}", scrambled % CUSTOMERS);
         let at_ms = FIRST_EVENT_MS + (number as i64) * 12 - (scrambled % 1000) as i64;
         let cents = 100 + (scrambled % 9_900) as i64;
-        let value = format!("{{\"order\":{number},\"customer\":\"{customer}\",\"at_ms\":{at_ms},\"cents\":{cents}}}");
+        let value =
+            format!("{{\"order\":{number},\"customer\":\"{customer}\",\"at_ms\":{at_ms},\"cents\":{cents}}}");
         let key = number.to_string();
         let partition = (number % self.partitions as u64) as i32;
         let mut record = BaseRecord::to("orders").key(&key).payload(&value).partition(partition);
@@ -191,7 +192,9 @@ impl Totals {
                 }
                 Some(results) if results.iter().any(|result| result != expected) => {
                     verdict.wrong += 1;
-                    verdict.example.get_or_insert(format!("{window:?} is {results:?}, expected {expected:?}"));
+                    verdict
+                        .example
+                        .get_or_insert(format!("{window:?} is {results:?}, expected {expected:?}"));
                 }
                 Some(_) => {}
             }

@@ -24,7 +24,12 @@ pub(super) struct Cluster<'a> {
 }
 
 impl Processes {
-    pub(super) fn new(place: &Path, flow: &Path, store: &Path, servers: &str) -> Result<Processes, DemoError> {
+    pub(super) fn new(
+        place: &Path,
+        flow: &Path,
+        store: &Path,
+        servers: &str,
+    ) -> Result<Processes, DemoError> {
         // The ports are free now, and taken by the processes a moment later.
         let ports: Vec<_> = (0..2)
             .map(|_| TcpListener::bind("127.0.0.1:0"))

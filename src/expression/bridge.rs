@@ -234,3 +234,15 @@ fn seconds(seconds: i64, nanos: i32) -> String {
     let fraction = format!("{nanos:09}");
     format!("{sign}{seconds}.{}s", fraction.trim_end_matches('0'))
 }
+
+/// What the interpreter alone says, for the comparison with our tree.
+#[cfg(test)]
+pub(super) fn evaluate_in_interpreter(source: &str, variables: &[(&str, &Value)]) -> Result<Value, String> {
+    let program = ENVIRONMENT.compile(source).map_err(|errors| errors.to_string())?;
+    let mut context = Context::with_env(ENVIRONMENT.clone());
+    for (name, value) in variables {
+        context.add_variable_as_val(*name, to_interpreter(value));
+    }
+    let result = program.execute(&context).map_err(|error| error.to_string())?;
+    from_interpreter(&result).map_err(|error| error.to_string())
+}

@@ -1,11 +1,9 @@
-//! From the text of an expression to its tree: parsing by `cel`, the check of names and functions with their
-//! places, and the choice between our tree and the interpreter for each part.
+//! From the text of an expression to its tree: parsing by `cel`, and the choice between our tree and the interpreter for each part.
 
 use super::bridge::Interpreted;
 use super::node::{Comparison, Fold, FoldKind, Node};
 use super::operations::{Arithmetic, Function};
-use super::{EXPRESSION_BYTES_MAX, ExpressionError, Name, Names};
-use crate::config::nearest;
+use super::{EXPRESSION_BYTES_MAX, ExpressionError, Name};
 use crate::value::{Type, Value};
 use cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr, IdedExpr, LiteralValue, SelectExpr, SourceInfo, operators,
@@ -22,7 +20,6 @@ pub(super) static ENVIRONMENT: LazyLock<Arc<cel::Env>> = LazyLock::new(|| Arc::n
 pub(super) struct Parsed {
     pub(super) root: IdedExpr,
     pub(super) places: SourceInfo,
-    pub(super) text: String,
 }
 
 /// Parses an expression.
@@ -42,7 +39,7 @@ pub(super) fn parse(text: &str) -> Result<Parsed, Vec<ExpressionError>> {
         return error(0, format!("the expression is nested more than {DEPTH_MAX} deep"));
     }
     match ENVIRONMENT.parser().parse_with_source_info(text) {
-        Ok((root, places)) => Ok(Parsed { root, places, text: text.to_string() }),
+        Ok((root, places)) => Ok(Parsed { root, places }),
         Err(errors) => Err(errors
             .errors
             .into_iter()
@@ -57,6 +54,7 @@ pub(super) fn parse(text: &str) -> Result<Parsed, Vec<ExpressionError>> {
 
 /// An upper bound of the nesting that the text can have, before anything recursive sees it.
 fn operator_depth(text: &str) -> usize {
+    const OPERATORS_PER_LEVEL: usize = 4;
     let mut open = 0_usize;
     let mut depth = 0_usize;
     let mut run = 0_usize;
@@ -68,7 +66,7 @@ fn operator_depth(text: &str) -> usize {
             b',' => run = 0,
             _ => {}
         }
-        depth = depth.max(open + run / 4);
+        depth = depth.max(open + run / OPERATORS_PER_LEVEL);
     }
     depth
 }
@@ -80,217 +78,25 @@ fn offset_of(text: &str, (line, column): (isize, isize)) -> usize {
     (0..=offset.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
-/// The parser's message in our style: lower case, no prefix.
+/// The parser's message in our words.
 fn plain_message(message: &str) -> String {
     let message = message.trim().strip_prefix("Syntax error:").unwrap_or(message).trim();
-    let message = match message.split_once(" expecting ") {
-        Some((before, expected)) if expected.matches(',').count() > 3 => before,
-        _ => message,
+    let quoted = |text: &str| {
+        let text = text.split(" expecting ").next().unwrap_or(text).trim().trim_matches('\'');
+        if text.is_empty() || text.ends_with("<EOF>") { "the end".to_string() } else { format!("`{text}`") }
     };
-    let message = message.replace("'<EOF>'", "the end").replace("<EOF>", "the end");
+    for (theirs, ours) in [
+        ("no viable alternative at input ", "something is missing or out of place near "),
+        ("mismatched input ", "something is missing or out of place at "),
+        ("extraneous input ", "this does not belong here: "),
+        ("token recognition error at: ", "this begins nothing that is known: "),
+    ] {
+        if let Some(rest) = message.strip_prefix(theirs) {
+            return format!("{ours}{}", quoted(rest));
+        }
+    }
     let mut letters = message.chars();
     letters.next().map_or_else(String::new, |first| first.to_lowercase().chain(letters).collect())
-}
-
-/// Functions by name, with the numbers of arguments that they take after the target (`None`: no such form).
-type Arity = &'static [usize];
-const FUNCTIONS: &[(&str, Option<Arity>, Option<Arity>)] = &[
-    ("size", Some(&[1]), Some(&[0])),
-    ("contains", None, Some(&[1])),
-    ("startsWith", None, Some(&[1])),
-    ("endsWith", None, Some(&[1])),
-    ("matches", Some(&[2]), Some(&[1])),
-    ("int", Some(&[1]), None),
-    ("uint", Some(&[1]), None),
-    ("double", Some(&[1]), None),
-    ("string", Some(&[1]), None),
-    ("bytes", Some(&[1]), None),
-    ("bool", Some(&[1]), None),
-    ("dyn", Some(&[1]), None),
-    ("type", Some(&[1]), None),
-    ("timestamp", Some(&[1]), None),
-    ("duration", Some(&[1]), None),
-    ("getFullYear", None, Some(&[0, 1])),
-    ("getMonth", None, Some(&[0, 1])),
-    ("getDate", None, Some(&[0, 1])),
-    ("getDayOfMonth", None, Some(&[0, 1])),
-    ("getDayOfWeek", None, Some(&[0, 1])),
-    ("getDayOfYear", None, Some(&[0, 1])),
-    ("getHours", None, Some(&[0, 1])),
-    ("getMinutes", None, Some(&[0, 1])),
-    ("getSeconds", None, Some(&[0, 1])),
-    ("getMilliseconds", None, Some(&[0, 1])),
-    ("hasValue", None, Some(&[0])),
-    ("value", None, Some(&[0])),
-    ("or", None, Some(&[1])),
-    ("orValue", None, Some(&[1])),
-];
-
-/// Macros: a call of theirs that is still a call after parsing has the wrong form.
-const MACROS: &[(&str, &str)] = &[
-    ("has", "has(x.field)"),
-    ("all", "list.all(x, test)"),
-    ("exists", "list.exists(x, test)"),
-    ("exists_one", "list.exists_one(x, test)"),
-    ("existsOne", "list.existsOne(x, test)"),
-    ("map", "list.map(x, expression) or list.map(x, test, expression)"),
-    ("filter", "list.filter(x, test)"),
-];
-
-/// Names of types, which an expression may compare with.
-const TYPES: &[&str] = &[
-    "bool",
-    "bytes",
-    "double",
-    "int",
-    "list",
-    "map",
-    "null_type",
-    "optional_type",
-    "string",
-    "type",
-    "uint",
-];
-
-/// Checks names and functions; returns the names in use.
-pub(super) fn validate(parsed: &Parsed, allowed: Names) -> Result<Names, Vec<ExpressionError>> {
-    let mut validator =
-        Validator { parsed, allowed, bound: Vec::new(), uses: Names::NONE, errors: Vec::new() };
-    validator.visit(&parsed.root);
-    if validator.errors.is_empty() { Ok(validator.uses) } else { Err(validator.errors) }
-}
-
-struct Validator<'p> {
-    parsed: &'p Parsed,
-    allowed: Names,
-    bound: Vec<&'p str>,
-    uses: Names,
-    errors: Vec<ExpressionError>,
-}
-
-impl<'p> Validator<'p> {
-    fn error(&mut self, at: &IdedExpr, message: String, advice: String) {
-        let offset = self.parsed.places.offset_for(at.id).map_or(0, |(start, _)| start as usize);
-        let offset = self.parsed.byte_offset(offset);
-        self.errors.push(ExpressionError { offset, message, advice });
-    }
-
-    fn visit(&mut self, expression: &'p IdedExpr) {
-        match &expression.expr {
-            Expr::Unspecified | Expr::Literal(_) => {}
-            Expr::Ident(name) => self.visit_name(expression, name),
-            Expr::Select(select) => self.visit(&select.operand),
-            Expr::List(list) => list.elements.iter().for_each(|element| self.visit(element)),
-            Expr::Map(map) => {
-                for entry in &map.entries {
-                    if let EntryExpr::MapEntry(entry) = &entry.expr {
-                        self.visit(&entry.key);
-                        self.visit(&entry.value);
-                    }
-                }
-            }
-            Expr::Struct(message) => self.error(
-                expression,
-                format!("there are no message types such as `{}`", message.type_name),
-                "write a map: {\"field\": value}".into(),
-            ),
-            Expr::Comprehension(fold) => {
-                self.visit(&fold.iter_range);
-                self.visit(&fold.accu_init);
-                let outer = self.bound.len();
-                self.bound.push(&fold.accu_var);
-                self.bound.push(&fold.iter_var);
-                self.bound.extend(fold.iter_var2.as_deref());
-                for part in [&fold.loop_cond, &fold.loop_step, &fold.result] {
-                    self.visit(part);
-                }
-                self.bound.truncate(outer);
-            }
-            Expr::Call(call) => {
-                self.visit_function(expression, call);
-                let namespace =
-                    |target: &IdedExpr| matches!(&target.expr, Expr::Ident(name) if name == "optional");
-                if let Some(target) = call.target.as_deref().filter(|target| !namespace(target)) {
-                    self.visit(target);
-                }
-                call.args.iter().for_each(|argument| self.visit(argument));
-            }
-        }
-    }
-
-    fn visit_name(&mut self, at: &IdedExpr, name: &'p str) {
-        if self.bound.contains(&name) {
-            return;
-        }
-        match Name::parse(name) {
-            Some(known) if self.allowed.contains(known) => self.uses = self.uses.with(known),
-            _ if TYPES.contains(&name) => {}
-            Some(_) => self.error(
-                at,
-                format!("`{name}` has no meaning here"),
-                format!("the names here are {}", self.allowed),
-            ),
-            None => {
-                let known: Vec<&str> = self.allowed.iter().map(Name::as_str).collect();
-                let locals = self.bound.iter().copied().filter(|name| !name.starts_with('@'));
-                let advice = match nearest(name, known.iter().copied().chain(locals)) {
-                    Some(near) => format!("did you mean `{near}`? the names here are {}", self.allowed),
-                    None => {
-                        format!("the names here are {}; a field of the value is value.{name}", self.allowed)
-                    }
-                };
-                self.error(at, format!("there is no name `{name}`"), advice);
-            }
-        }
-    }
-
-    fn visit_function(&mut self, at: &IdedExpr, call: &CallExpr) {
-        let name = call.func_name.as_str();
-        if name.starts_with(['_', '@', '!', '-']) {
-            return;
-        }
-        if let Some(Expr::Ident(namespace)) = call.target.as_deref().map(|target| &target.expr)
-            && namespace == "optional"
-            && ["of", "ofNonZeroValue", "none"].contains(&name)
-        {
-            return;
-        }
-        if let Some((_, form)) = MACROS.iter().find(|(known, _)| *known == name) {
-            return self.error(at, format!("this is not how {name} is called"), format!("write {form}"));
-        }
-        let Some((_, global, member)) = FUNCTIONS.iter().find(|(known, ..)| *known == name) else {
-            let known =
-                FUNCTIONS.iter().map(|(known, ..)| *known).chain(MACROS.iter().map(|(known, _)| *known));
-            let advice = nearest(name, known).map_or_else(
-                || "the functions are those of CEL: https://github.com/google/cel-spec".into(),
-                |near| format!("did you mean `{near}`?"),
-            );
-            return self.error(at, format!("there is no function `{name}`"), advice);
-        };
-        let (arity, form) = match call.target {
-            Some(_) => (member, "x."),
-            None => (global, ""),
-        };
-        match arity {
-            None if call.target.is_some() => {
-                self.error(at, format!("{name} is not called on a value"), format!("write {name}(x)"));
-            }
-            None => self.error(at, format!("{name} is called on a value"), format!("write x.{name}(..)")),
-            Some(counts) if !counts.contains(&call.args.len()) => self.error(
-                at,
-                format!("{form}{name}() does not take {} arguments", call.args.len()),
-                format!("it takes {}", counts.iter().map(usize::to_string).collect::<Vec<_>>().join(" or ")),
-            ),
-            Some(_) => {}
-        }
-    }
-}
-
-impl Parsed {
-    /// The parser counts characters; a place in a text is a byte.
-    fn byte_offset(&self, characters: usize) -> usize {
-        self.text.char_indices().nth(characters).map_or(self.text.len(), |(at, _)| at)
-    }
 }
 
 /// Compiles a validated expression.

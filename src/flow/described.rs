@@ -10,8 +10,8 @@ use super::stream::{Refusal, Stream, millis};
 use crate::config::flow_file::{FlowDescription, Input, StreamDescription};
 use crate::config::shape::shapes;
 use crate::config::steps::{
-    Ahead, Decode, EventTimeFrom, EventTimeStep, Failure, Inspect, MapStep, OnError, Operation, Sink, StatefulMap,
-    Step, WindowShape, WindowStep,
+    Ahead, Decode, EventTimeFrom, EventTimeStep, Failure, Inspect, MapStep, OnError, Operation, Sink,
+    StatefulMap, Step, WindowShape, WindowStep,
 };
 use crate::connections::Destination;
 use crate::expression::{Aggregate, Expression};
@@ -38,7 +38,8 @@ enum Rows<'s> {
 /// Describes the flow to the builder.
 pub(crate) fn describe(flow: &Flow<'_>, description: &FlowDescription) {
     let parameters = shapes(description).into_iter().map(|shape| (shape.id, shape.parameters)).collect();
-    let mut assembly = Assembly { flow, bound: Bound::new(flow.inputs()), parameters, streams: HashMap::new() };
+    let mut assembly =
+        Assembly { flow, bound: Bound::new(flow.inputs()), parameters, streams: HashMap::new() };
     for stream in &description.streams {
         assembly.stream(stream);
     }
@@ -88,22 +89,31 @@ impl<'s> Assembly<'_, 's> {
                     _ => Rows::Keyed(self.key_by(stream, step, key)),
                 }
             }
-            (Operation::Window(window), Rows::Projected(stream)) => Rows::Plain(self.window(stream, step, window)),
+            (Operation::Window(window), Rows::Projected(stream)) => {
+                Rows::Plain(self.window(stream, step, window))
+            }
             (_, Rows::Projected(_)) => unreachable!("only the window before {} is projected for", step.id),
             (Operation::Window(window), Rows::Keyed(stream)) => {
                 Rows::Plain(self.window(self.projected(stream, step, window), step, window))
             }
-            (Operation::StatefulMap(map), Rows::Keyed(stream)) => Rows::Keyed(self.stateful_map(stream, step, map)),
+            (Operation::StatefulMap(map), Rows::Keyed(stream)) => {
+                Rows::Keyed(self.stateful_map(stream, step, map))
+            }
             (Operation::CollectBatch(batch), Rows::Keyed(stream)) => {
                 let limits = BatchLimits { records_max: batch.max_records, timeout: batch.timeout };
                 let batches = KeyedStream::<Bytes, Row>::new(stream).collect_batch_named(name(step), limits);
-                Rows::Keyed(batches.keyed_values().untracked_map(|Keyed { key, hash, value }: Keyed<Vec<Row>>| {
-                    let value = Value::list(value.into_iter().map(|row| row.value));
-                    let row = Row { key: keyed_row(key.as_ref()), value };
-                    Keyed { key, hash, value: row }
-                }))
+                Rows::Keyed(batches.keyed_values().untracked_map(
+                    |Keyed { key, hash, value }: Keyed<Vec<Row>>| {
+                        let value = Value::list(value.into_iter().map(|row| row.value));
+                        let row = Row { key: keyed_row(key.as_ref()), value };
+                        Keyed { key, hash, value: row }
+                    },
+                ))
             }
-            (Operation::Window(_) | Operation::StatefulMap(_) | Operation::CollectBatch(_), Rows::Plain(_)) => {
+            (
+                Operation::Window(_) | Operation::StatefulMap(_) | Operation::CollectBatch(_),
+                Rows::Plain(_),
+            ) => {
                 unreachable!("the flow file is read with a key_by before {}", step.id)
             }
             (_, Rows::Plain(stream)) => Rows::Plain(self.record_step(stream, step)),
@@ -202,7 +212,9 @@ impl<'s> Assembly<'_, 's> {
             if shown {
                 match bound.value(&inspect.value, element) {
                     Ok(value) => tracing::info!(step = id.as_str(), record = seen, "{value}"),
-                    Err(reason) => tracing::warn!(step = id.as_str(), record = seen, "cannot be shown: {reason}"),
+                    Err(reason) => {
+                        tracing::warn!(step = id.as_str(), record = seen, "cannot be shown: {reason}")
+                    }
                 }
             }
         })
@@ -361,8 +373,11 @@ impl<'s> Assembly<'_, 's> {
         let lines = !matches!(sink, Sink::Kafka(_));
         let bound = self.bound.clone();
         let encoded = format!("{}-encode", step.id);
-        let records =
-            stream.try_map_elements(Some(&encoded), "encode", on_error(step.on_error), move |element: Element<R>| {
+        let records = stream.try_map_elements(
+            Some(&encoded),
+            "encode",
+            on_error(step.on_error),
+            move |element: Element<R>| {
                 let key = match &key {
                     Some(expression) => bound.value(expression, &element)?.key_bytes(),
                     None => element.value.key_bytes(),
@@ -372,7 +387,8 @@ impl<'s> Assembly<'_, 's> {
                     false => element.value.row().value.output_bytes(),
                 };
                 Ok::<_, String>(Element { value: Record { key, value }, meta: element.meta })
-            });
+            },
+        );
         records.sink(name(step), on_error(step.on_error), destination, create);
     }
 }

@@ -134,8 +134,13 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
         let path = || format!("steps.{}", name.unwrap_or("window"));
         if !self.stream.event_time {
             flow.problem(
-                Problem::error(code::NO_EVENT_TIME, path(), &Origin::Default, "a window needs event time, and the stream has none")
-                    .advise("put an event_time step before the key_by"),
+                Problem::error(
+                    code::NO_EVENT_TIME,
+                    path(),
+                    &Origin::Default,
+                    "a window needs event time, and the stream has none",
+                )
+                .advise("put an event_time step before the key_by"),
             );
         }
         if let Err(error) = settings.windows.check() {
@@ -176,9 +181,13 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
     where
         I: IntoIterator<Item = U> + 'static,
     {
-        KeyedStream::new(self.stateful(name, "stateful_map", Keeps::Keyed, parameters, move |build, id, elements| {
-            stateful_map(build, id, elements, on_error, f)
-        }))
+        KeyedStream::new(self.stateful(
+            name,
+            "stateful_map",
+            Keeps::Keyed,
+            parameters,
+            move |build, id, elements| stateful_map(build, id, elements, on_error, f),
+        ))
     }
 
     /// Calls `f` with the state of the value's key and the value, and emits what it returns.
@@ -205,7 +214,8 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
         name: Option<&str>,
         limits: BatchLimits,
     ) -> KeyedStream<'s, K, Vec<T>> {
-        let build = move |build: &FlowBuild<'s>, id: &StepId, elements| collect_batch(build, id, elements, limits);
+        let build =
+            move |build: &FlowBuild<'s>, id: &StepId, elements| collect_batch(build, id, elements, limits);
         KeyedStream::new(self.stateful(name, "collect_batch", Keeps::Replayable, BTreeMap::new(), build))
     }
 }
@@ -223,8 +233,10 @@ impl<'s, K: KeyFromBytes + Data, T: Data> KeyedStream<'s, K, T> {
         A: Aggregator<T>,
         A::Out: Data,
     {
-        let parameters = BTreeMap::from([("aggregate".to_owned(), std::any::type_name::<A::State>().to_owned())]);
-        let results = self.window_elements(Some(name), WindowSettings::from(windows.into()), parameters, aggregate);
+        let parameters =
+            BTreeMap::from([("aggregate".to_owned(), std::any::type_name::<A::State>().to_owned())]);
+        let results =
+            self.window_elements(Some(name), WindowSettings::from(windows.into()), parameters, aggregate);
         results.typed()
     }
 

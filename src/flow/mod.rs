@@ -72,7 +72,8 @@ impl<'s> Flow<'s> {
         let build = Build { operators, connections, topics: planned.input_topics.clone() };
         let flow = Flow::new(name, topics, Some(build));
         describe(&flow);
-        let inner = Rc::try_unwrap(flow.0).unwrap_or_else(|_| panic!("the flow's closure kept a stream for itself"));
+        let inner =
+            Rc::try_unwrap(flow.0).unwrap_or_else(|_| panic!("the flow's closure kept a stream for itself"));
         inner.build.expect("the flow was begun with its operators").operators
     }
 

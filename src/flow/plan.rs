@@ -128,7 +128,10 @@ impl FlowPlan {
     }
 
     fn guard_state(&self, context: GuardContext, problems: &mut Vec<Problem>) {
-        if context.delivery == DeliveryGuarantee::AtMostOnce || context.store || context.volatile_state_allowed {
+        if context.delivery == DeliveryGuarantee::AtMostOnce
+            || context.store
+            || context.volatile_state_allowed
+        {
             return;
         }
         for step in self.steps.iter().filter(|step| step.keeps == Keeps::Keyed) {

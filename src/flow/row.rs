@@ -12,7 +12,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_operators::element::{Data, Element, Headers, Keyed, Record};
 use tidegate_operators::inputs::InputTable;
 use tidegate_operators::record;
-use tidegate_operators::window::{AggregateError, Aggregator, Column, ColumnKind, Columns, Number, Scalar, Windowed};
+use tidegate_operators::window::{
+    AggregateError, Aggregator, Column, ColumnKind, Columns, Number, Scalar, Windowed,
+};
 
 /// Key and value of a record, as values.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -24,8 +26,10 @@ pub(super) struct Row {
 impl Row {
     /// Decodes value and key; what is absent stays null.
     pub(super) fn decode(&mut self, value: Codec, key: Codec) -> Result<(), String> {
-        self.value = decode(value, std::mem::take(&mut self.value)).map_err(|reason| format!("the value {reason}"))?;
-        self.key = decode(key, std::mem::take(&mut self.key)).map_err(|reason| format!("the key {reason}"))?;
+        self.value =
+            decode(value, std::mem::take(&mut self.value)).map_err(|reason| format!("the value {reason}"))?;
+        self.key =
+            decode(key, std::mem::take(&mut self.key)).map_err(|reason| format!("the key {reason}"))?;
         Ok(())
     }
 
@@ -42,7 +46,9 @@ fn decode(codec: Codec, value: Value) -> Result<Value, String> {
     let Value::Bytes(bytes) = value else { return Ok(value) };
     match codec {
         Codec::Bytes => Ok(Value::Bytes(bytes)),
-        Codec::Text => std::str::from_utf8(&bytes).map(Value::string).map_err(|error| format!("is no UTF-8 text: {error}")),
+        Codec::Text => std::str::from_utf8(&bytes)
+            .map(Value::string)
+            .map_err(|error| format!("is no UTF-8 text: {error}")),
         Codec::Json => json::decode(&bytes).map_err(|error| format!("is no JSON: {error}")),
     }
 }
@@ -125,14 +131,22 @@ impl Bound {
     }
 
     /// The expression's value.
-    pub(super) fn value<R: Rowed>(&self, expression: &Expression, element: &Element<R>) -> Result<Value, String> {
+    pub(super) fn value<R: Rowed>(
+        &self,
+        expression: &Expression,
+        element: &Element<R>,
+    ) -> Result<Value, String> {
         self.with_scope(element, |scope| {
             expression.evaluate(scope).map(std::borrow::Cow::into_owned).map_err(|error| error.to_string())
         })
     }
 
     /// Whether the expression holds.
-    pub(super) fn test<R: Rowed>(&self, expression: &Expression, element: &Element<R>) -> Result<bool, String> {
+    pub(super) fn test<R: Rowed>(
+        &self,
+        expression: &Expression,
+        element: &Element<R>,
+    ) -> Result<bool, String> {
         self.with_scope(element, |scope| expression.test(scope).map_err(|error| error.to_string()))
     }
 
@@ -142,7 +156,11 @@ impl Bound {
     }
 
     /// The items of the list that the expression gives.
-    pub(super) fn list<R: Rowed>(&self, expression: &Expression, element: &Element<R>) -> Result<Vec<Value>, String> {
+    pub(super) fn list<R: Rowed>(
+        &self,
+        expression: &Expression,
+        element: &Element<R>,
+    ) -> Result<Vec<Value>, String> {
         match self.value(expression, element)? {
             Value::List(items) => Ok(Arc::unwrap_or_clone(items)),
             Value::Null => Ok(Vec::new()),
@@ -151,7 +169,11 @@ impl Bound {
     }
 
     /// An event time: integer milliseconds or an RFC 3339 text.
-    pub(super) fn event_time<R: Rowed>(&self, expression: &Expression, element: &Element<R>) -> Result<i64, String> {
+    pub(super) fn event_time<R: Rowed>(
+        &self,
+        expression: &Expression,
+        element: &Element<R>,
+    ) -> Result<i64, String> {
         match self.value(expression, element)? {
             Value::Int(ms) => Ok(ms),
             Value::String(text) => crate::value::time::parse_rfc3339_ms(&text)
@@ -200,7 +222,10 @@ impl<'s> Stream<'s, Record> {
 impl<'s> Stream<'s, Keyed<Row>> {
     /// Rows that are not grouped any more; their key is the one that they were grouped by.
     pub(super) fn rows(self) -> Stream<'s, Row> {
-        self.untracked_map(|Keyed { key, value, .. }: Keyed<Row>| Row { key: keyed_row(key.as_ref()), ..value })
+        self.untracked_map(|Keyed { key, value, .. }: Keyed<Row>| Row {
+            key: keyed_row(key.as_ref()),
+            ..value
+        })
     }
 }
 

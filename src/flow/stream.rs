@@ -102,9 +102,8 @@ impl<T: Data + DeserializeOwned> Decode for Json<T> {
     fn decode(&self, record: &Record) -> Result<T, String> {
         match &record.value {
             None => Err("the record has no value".to_owned()),
-            Some(value) => {
-                serde_json::from_slice(value).map_err(|error| format!("the value is not the expected JSON: {error}"))
-            }
+            Some(value) => serde_json::from_slice(value)
+                .map_err(|error| format!("the value is not the expected JSON: {error}")),
         }
     }
 }
@@ -117,7 +116,8 @@ pub trait IntoRecord {
 
 impl IntoRecord for Record {
     fn json(key: impl KeyBytes, value: &impl Serialize) -> Record {
-        let value = serde_json::to_vec(value).expect("a value whose maps have string keys can be written as JSON");
+        let value =
+            serde_json::to_vec(value).expect("a value whose maps have string keys can be written as JSON");
         Record { key: key.key_bytes(), value: Some(value.into()) }
     }
 }
@@ -253,7 +253,12 @@ impl<'s, T: Data> Stream<'s, T> {
 
     /// Sets the event time, in milliseconds since the Unix epoch, and with it the watermark of each partition.
     /// It stands before any `key_by`, and best before any filter: what is dropped earlier moves no watermark.
-    pub fn event_time(self, name: &str, of: impl Fn(&T) -> i64 + 'static, order: OutOfOrder) -> Stream<'s, T> {
+    pub fn event_time(
+        self,
+        name: &str,
+        of: impl Fn(&T) -> i64 + 'static,
+        order: OutOfOrder,
+    ) -> Stream<'s, T> {
         self.event_time_elements(Some(name), order.settings, OnError::Fail, move |element| {
             Ok::<_, std::convert::Infallible>(of(&element.value))
         })
@@ -271,7 +276,9 @@ impl<'s, T: Data> Stream<'s, T> {
             self.flow.add(name, "event_time", Keeps::Watermarks, BTreeMap::new(), vec![self.node]);
         let elements = self.elements.map(|elements| {
             let (operators, _) = self.flow.building().expect("a stream with elements is being built");
-            event_time(operators, &id, elements, settings, on_error, move |element| of(element).map(EventTime))
+            event_time(operators, &id, elements, settings, on_error, move |element| {
+                of(element).map(EventTime)
+            })
         });
         Stream { flow: self.flow, node, event_time: true, elements }
     }
@@ -306,23 +313,24 @@ impl<'s, T: Data> Stream<'s, T> {
     ) -> KeyedStream<'s, K, U> {
         let keyed = self.step(name, "key_by", move |build, id, elements| {
             let handle = build.step(id);
-            let keyed = record::try_flat_map(build, id, elements, OnError::Fail, move |element: Element<T>| {
-                let (reason, policy) = match f(&element) {
-                    Ok((key, value)) => {
-                        let hash = record::hash_of_key(key.as_ref());
-                        return Ok(Some(Keyed { key, hash, value }));
+            let keyed =
+                record::try_flat_map(build, id, elements, OnError::Fail, move |element: Element<T>| {
+                    let (reason, policy) = match f(&element) {
+                        Ok((key, value)) => {
+                            let hash = record::hash_of_key(key.as_ref());
+                            return Ok(Some(Keyed { key, hash, value }));
+                        }
+                        Err(Refusal::Key(reason)) => (reason, key_policy),
+                        Err(Refusal::Value(reason)) => (reason, value_policy),
+                    };
+                    match policy {
+                        OnError::Fail => Err(reason),
+                        OnError::Drop => {
+                            handle.metrics.dropped.inc();
+                            Ok(None)
+                        }
                     }
-                    Err(Refusal::Key(reason)) => (reason, key_policy),
-                    Err(Refusal::Value(reason)) => (reason, value_policy),
-                };
-                match policy {
-                    OnError::Fail => Err(reason),
-                    OnError::Drop => {
-                        handle.metrics.dropped.inc();
-                        Ok(None)
-                    }
-                }
-            });
+                });
             record::exchange_by_key(build, keyed)
         });
         KeyedStream::new(keyed)

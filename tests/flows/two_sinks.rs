@@ -11,7 +11,7 @@ fn setting(name: &str) -> String {
 
 fn main() -> ExitCode {
     let (input, output, copy) = (setting("INPUT"), setting("OUTPUT"), setting("COPY"));
-    tidegate::main!(move |flow| {
+    tidegate::main(move |flow| {
         let records = flow.kafka(&input);
         records.clone().file_sink(&copy);
         records.kafka_sink(&output);

@@ -181,7 +181,9 @@ impl Admin {
         let asked: Vec<_> = names.iter().map(|name| ResourceSpecifier::Topic(name)).collect();
         // Some brokers never answer this. Without it the run is right as well: a batch that is refused for its size
         // is tried again record by record.
-        let options = AdminOptions::new().request_timeout(Some(SETTINGS_WITHIN)).operation_timeout(Some(SETTINGS_WITHIN));
+        let options = AdminOptions::new()
+            .request_timeout(Some(SETTINGS_WITHIN))
+            .operation_timeout(Some(SETTINGS_WITHIN));
         let answer = self.configs(&asked, &options).unwrap_or_else(|fault| {
             tracing::debug!(%fault, "the size limits of the output topics are not known");
             names.iter().map(|_| None).collect()

@@ -125,7 +125,7 @@ impl<L: KeyedLogic> HandDriven<L> {
             headers: Headers::default(),
         };
         self.offset += 1;
-        self.machine.push(stamp, || stamp, [Element { value: Keyed { key, hash, value }, meta }]);
+        self.machine.push(stamp, || stamp, vec![Element { value: Keyed { key, hash, value }, meta }]);
     }
 
     /// Moves the epoch hand of the frontier, and runs.

@@ -104,7 +104,8 @@ pub struct Failure {
     pub place: Place,
 }
 
-type Records<T> = VecDeque<Element<Keyed<T>>>;
+/// Batches in the order in which they came; of the first, what is left.
+type Records<T> = VecDeque<std::vec::IntoIter<Element<Keyed<T>>>>;
 
 /// A keyed step on one worker.
 pub struct Machine<L: KeyedLogic, C> {
@@ -140,6 +141,15 @@ struct Buckets {
 impl Buckets {
     fn owned(&self) -> impl Iterator<Item = Bucket> + use<> {
         (self.worker as u16..BUCKETS).step_by(self.peers).map(Bucket)
+    }
+}
+
+fn next_record<T>(records: &mut Records<T>) -> Option<Element<Keyed<T>>> {
+    loop {
+        match records.front_mut()?.next() {
+            None => records.pop_front(),
+            some => return some,
+        };
     }
 }
 
@@ -204,14 +214,13 @@ impl<L: KeyedLogic, C> Machine<L, C> {
     }
 
     /// Buffers records that arrived at `time`; `capability` is asked for when there is none at that time yet.
-    pub fn push(
-        &mut self,
-        time: Time,
-        capability: impl FnOnce() -> C,
-        records: impl IntoIterator<Item = Element<Keyed<L::In>>>,
-    ) {
+    pub fn push(&mut self, time: Time, capability: impl FnOnce() -> C, records: Vec<Element<Keyed<L::In>>>) {
         debug_assert!(time.epoch >= self.current, "the frontier had left the epoch of a record");
-        self.buffer.entry(time).or_insert_with(|| (capability(), Records::new())).1.extend(records);
+        self.buffer
+            .entry(time)
+            .or_insert_with(|| (capability(), Records::new()))
+            .1
+            .push_back(records.into_iter());
     }
 
     /// Does what can be done now.
@@ -298,7 +307,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
                 now: around.now,
             };
             let mut failure = None;
-            while let Some(mut record) = records.pop_front() {
+            while let Some(mut record) = next_record(records) {
                 let bucket = record.value.hash.bucket();
                 if record.value.key.is_none() {
                     record.value.hash = table_hash(None, bucket);
@@ -328,7 +337,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
             if let Some(failure) = failure {
                 return Err(failure);
             }
-            if records.is_empty() {
+            if records.iter().all(|batch| batch.len() == 0) {
                 entry.remove();
             }
         }
@@ -452,10 +461,12 @@ impl<L: KeyedLogic, C> Machine<L, C> {
         let results = (!self.finished).then_some(Time::new(self.current, self.hand));
         let rows = if self.rows.kept() {
             (!self.finished).then(|| self.schedule.commit_at_or_after(self.current))
-        } else {
+        } else if self.logic.holds_without_store() {
             let held = self.logic.held_epoch(released);
             let open = (!self.finished).then_some(self.current);
             held.into_iter().chain(open).min()
+        } else {
+            None
         };
         Holds { results, rows }
     }

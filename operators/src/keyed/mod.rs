@@ -15,6 +15,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use crate::record::OnError;
 pub use logic::{Applied, Closing, KeyedLogic, LastEpoch, Outlet, RecordError};
 pub use machine::{Counts, Emit, Failure, Holds, Machine, Surroundings, Wake};
 pub use rows::{KeyRow, KeyedRow, StateError, StepRows, read_row};

@@ -13,16 +13,19 @@ use crate::time::Time;
 use std::time::Duration;
 use tidegate_recovery::{Epoch, EventTime, RowBuffer, StepId};
 use timely::container::CapacityContainerBuilder;
-use timely::dataflow::operators::Capability;
 use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::{OutputBuilder, OutputBuilderSession};
 use timely::scheduling::Activator;
 
+/// How soon a step that waits for the sinks looks again.
+const SINK_WAIT: Duration = Duration::from_millis(2);
+
 type ResultsOutput<O> = CapacityContainerBuilder<Parcel<Element<O>>>;
 type RowsOutput = CapacityContainerBuilder<Vec<SnapshotRows>>;
 
-/// Runs a keyed logic on a stream with keys; its records go to the worker that owns their key's bucket.
+/// Runs a keyed logic on a stream whose records are with the worker that owns their key (see `key_by`).
 ///
 /// After a failure the step takes nothing more and keeps its capabilities: no epoch completes behind it.
 pub fn keyed_step<'s, L: KeyedLogic>(
@@ -74,7 +77,6 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     drop(restored);
     let first = context.schedule().first;
     let mut shell = Shell { hold: context.hold(step), context, handle, timer: None };
-    let poll_backoff = shell.context.limits().poll_backoff;
 
     builder.build_reschedule(move |capabilities| {
         let [results_held, rows_held] =
@@ -89,7 +91,8 @@ pub fn keyed_step<'s, L: KeyedLogic>(
             };
             input.for_each(|capability, batch| {
                 let time = *capability.stamp().expect_singleton();
-                machine.push(time, || capability.delayed(&time, 0), batch.drain(..));
+                let records = std::mem::take(&mut batch.0);
+                machine.push(time, || capability.delayed(&time, 0), records);
             });
             let context = &shell.context;
             let limits = context.limits();
@@ -120,7 +123,7 @@ pub fn keyed_step<'s, L: KeyedLogic>(
             match wake {
                 Wake::Never => (),
                 Wake::Now => activator.activate(),
-                Wake::WhenSinksHaveRoom => shell.wake_after(&activator, around.now, poll_backoff),
+                Wake::WhenSinksHaveRoom => activator.activate_after(SINK_WAIT),
                 Wake::After(time) => shell.wake_after(&activator, around.now, time),
             }
             let holds = machine.holds(&|epoch| volatile.as_ref().is_none_or(|hold| hold.is_released(epoch)));

@@ -48,7 +48,7 @@ pub struct SourceSettings {
 pub fn source<'s, R: SourceReader>(
     build: &FlowBuild<'s>,
     step: &StepId,
-    reader: R,
+    mut reader: R,
     settings: SourceSettings,
 ) -> ElementStream<'s, Record> {
     let context = build.context().clone();
@@ -63,6 +63,7 @@ pub fn source<'s, R: SourceReader>(
 
     let activator = scope.worker().activator_for(info.address.clone());
     context.watch_ending(activator.clone());
+    reader.wake_with(scope.worker().sync_activator_for(info.address.to_vec()));
     let handle = build.step(step);
     let reader: Rc<RefCell<R>> = Rc::new(RefCell::new(reader));
     context.add_reader(reader.clone() as SharedReader);

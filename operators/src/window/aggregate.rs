@@ -46,6 +46,9 @@ pub trait Aggregator<T>: 'static {
     /// The result.
     type Out;
 
+    /// What it keeps, in one word or a list: state of another shape is not its own.
+    fn shape(&self) -> String;
+
     /// Takes a record's contribution, once per record.
     fn input(&self, value: &T, input: &mut Self::Input) -> Result<(), AggregateError>;
 
@@ -203,6 +206,10 @@ impl<T> Aggregator<T> for Count {
     type Input = ();
     type Out = i64;
 
+    fn shape(&self) -> String {
+        "count".to_owned()
+    }
+
     fn input(&self, _: &T, (): &mut ()) -> Result<(), AggregateError> {
         Ok(())
     }
@@ -251,6 +258,10 @@ where
     type State = ExactSum;
     type Input = Option<super::Number>;
     type Out = N::Total;
+
+    fn shape(&self) -> String {
+        "sum".to_owned()
+    }
 
     fn input(&self, value: &T, input: &mut Self::Input) -> Result<(), AggregateError> {
         *input = (self.of)(value).number()?;
@@ -318,6 +329,10 @@ where
     type State = MeanState;
     type Input = Option<super::Number>;
     type Out = Option<f64>;
+
+    fn shape(&self) -> String {
+        "mean".to_owned()
+    }
 
     fn input(&self, value: &T, input: &mut Self::Input) -> Result<(), AggregateError> {
         *input = (self.of)(value).number()?;
@@ -442,7 +457,7 @@ pub(super) fn keep_best<V: Clone>(
 }
 
 macro_rules! extreme {
-    ($name:ident, $wanted:expr) => {
+    ($name:ident, $shape:literal, $wanted:expr) => {
         impl<T, V, F> Aggregator<T> for $name<F>
         where
             V: Ranked,
@@ -451,6 +466,10 @@ macro_rules! extreme {
             type State = Option<V>;
             type Input = Option<V>;
             type Out = V;
+
+            fn shape(&self) -> String {
+                $shape.to_owned()
+            }
 
             fn input(&self, value: &T, input: &mut Option<V>) -> Result<(), AggregateError> {
                 *input = Some((self.of)(value));
@@ -505,8 +524,8 @@ macro_rules! extreme {
         }
     };
 }
-extreme!(Min, Ordering::Less);
-extreme!(Max, Ordering::Greater);
+extreme!(Min, "min", Ordering::Less);
+extreme!(Max, "max", Ordering::Greater);
 
 /// A value and the place of its record.
 #[derive(Clone, Debug, PartialEq)]
@@ -545,7 +564,7 @@ pub(super) fn keep_placed<V: Clone>(
 }
 
 macro_rules! placed {
-    ($name:ident, $wanted:expr) => {
+    ($name:ident, $shape:literal, $wanted:expr) => {
         impl<T, V, F> Aggregator<T> for $name<F>
         where
             V: Clone + Serialize + DeserializeOwned + 'static,
@@ -554,6 +573,10 @@ macro_rules! placed {
             type State = Option<Placed<V>>;
             type Input = Option<V>;
             type Out = V;
+
+            fn shape(&self) -> String {
+                $shape.to_owned()
+            }
 
             fn input(&self, value: &T, input: &mut Option<V>) -> Result<(), AggregateError> {
                 *input = Some((self.of)(value));
@@ -613,13 +636,17 @@ macro_rules! placed {
         }
     };
 }
-placed!(First, Ordering::Less);
-placed!(Last, Ordering::Greater);
+placed!(First, "first", Ordering::Less);
+placed!(Last, "last", Ordering::Greater);
 
 impl<T, A: Aggregator<T>, B: Aggregator<T>> Aggregator<T> for And<A, B> {
     type State = (A::State, B::State);
     type Input = (A::Input, B::Input);
     type Out = (A::Out, B::Out);
+
+    fn shape(&self) -> String {
+        format!("{},{}", self.left.shape(), self.right.shape())
+    }
 
     fn input(&self, value: &T, input: &mut Self::Input) -> Result<(), AggregateError> {
         self.left.input(value, &mut input.0)?;

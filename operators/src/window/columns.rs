@@ -52,6 +52,21 @@ pub enum ColumnKind {
     Last,
 }
 
+impl ColumnKind {
+    /// Its name in a flow.
+    pub fn name(self) -> &'static str {
+        match self {
+            ColumnKind::Count => "count",
+            ColumnKind::Sum => "sum",
+            ColumnKind::Min => "min",
+            ColumnKind::Max => "max",
+            ColumnKind::Mean => "mean",
+            ColumnKind::First => "first",
+            ColumnKind::Last => "last",
+        }
+    }
+}
+
 /// One aggregate of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
@@ -110,6 +125,11 @@ where
     type State = Box<[ColumnState<V>]>;
     type Input = Vec<V>;
     type Out = Vec<V>;
+
+    fn shape(&self) -> String {
+        let columns = self.columns.iter().map(|column| format!("{}={}", column.name, column.kind.name()));
+        columns.collect::<Vec<_>>().join(",")
+    }
 
     fn input(&self, value: &T, input: &mut Vec<V>) -> Result<(), AggregateError> {
         input.clear();

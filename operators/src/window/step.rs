@@ -12,6 +12,7 @@ use crate::keyed::{
 };
 use crate::process::Sabotage;
 use crate::record::OnError;
+use crate::steps::StepSpec;
 use tidegate_recovery::{EventTime, KeyHash, StepId};
 
 /// What a window step does with a record that comes after all its windows are closed.
@@ -36,6 +37,19 @@ pub struct WindowSettings {
 impl<W: Into<WindowSpec>> From<W> for WindowSettings {
     fn from(windows: W) -> WindowSettings {
         WindowSettings { windows: windows.into(), late: LatePolicy::default(), on_error: OnError::default() }
+    }
+}
+
+impl WindowSettings {
+    /// The step in the table of steps. Windows and aggregates shape its state; lateness and policies do not.
+    pub fn step_spec<T, A: Aggregator<T>>(&self, id: StepId, aggregate: &A) -> StepSpec {
+        let spec = StepSpec::stateful(id, "window", u16::from(WINDOW_STATE_VERSION));
+        let spec = match self.windows.kind {
+            WindowKind::Tumbling { size } => spec.parameter("tumbling", size),
+            WindowKind::Sliding { size, every } => spec.parameter("size", size).parameter("every", every),
+            WindowKind::Session { gap } => spec.parameter("gap", gap),
+        };
+        spec.parameter("align", self.windows.align).parameter("aggregate", aggregate.shape())
     }
 }
 
@@ -168,5 +182,25 @@ where
 
     fn snapshot(&mut self, rows: &mut StepRows) {
         self.windows.snapshot(rows);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::window::{Tumbling, count, sum};
+
+    #[test]
+    fn another_window_or_aggregate_is_another_state_and_another_lateness_is_not() {
+        // S12
+        let id = || StepId::new("per-minute");
+        let both = || count().and(sum(|amount: &i64| *amount));
+        let settings = WindowSettings::from(Tumbling::minutes(1));
+        let spec = settings.step_spec(id(), &both());
+        let late = WindowSpec::from(Tumbling::minutes(1)).lateness(std::time::Duration::from_secs(9));
+        assert_eq!(spec, WindowSettings::from(late).step_spec(id(), &both()));
+        assert_ne!(spec, WindowSettings::from(Tumbling::minutes(2)).step_spec(id(), &both()));
+        assert_ne!(spec, settings.step_spec::<i64, _>(id(), &count()));
+        assert_eq!(spec.parameters["aggregate"], "count,sum");
     }
 }

@@ -63,14 +63,14 @@ pub(crate) enum Flow {
 /// Lateness of the simulated windows.
 const LATENESS_MS: i64 = 30;
 
-fn spec_of(kind: Kind) -> WindowSpec {
+fn spec_of(kind: Kind, lateness: i64) -> WindowSpec {
     let ms = |ms: i64| Duration::from_millis(ms as u64);
     let spec: WindowSpec = match kind {
         Kind::Tumbling { size } => Tumbling::of(ms(size)).into(),
         Kind::Sliding { size, every } => Sliding::of(ms(size), ms(every)).into(),
         Kind::Session { gap } => Session::gap(ms(gap)).into(),
     };
-    spec.lateness(ms(LATENESS_MS))
+    spec.lateness(ms(lateness))
 }
 
 /// The windows of [`Flow::Chain`].
@@ -226,7 +226,7 @@ impl Flow {
                 });
                 let sums = count().and(sum(|counted: &Keyed<Windowed<(i64, i64)>>| counted.value.value.0));
                 let second =
-                    window(build, &step("second"), grouped, spec_of(SECOND), sums).expect("a good window");
+                    window(build, &step("second"), grouped, spec_of(SECOND, 0), sums).expect("a good window");
                 map(build, &step("to-record"), second, to_record)
             }
             Flow::Totals => {
@@ -324,7 +324,7 @@ impl Flow {
                     })
                     .collect();
                 counts.sort_by_key(|count| count.event);
-                let expected = lines(windows(&[counts], SECOND, LATENESS_MS, i64::MAX / 4));
+                let expected = lines(windows(&[counts], SECOND, 0, i64::MAX / 4));
                 check_windows(world, &written, &expected)
             }
             Flow::Totals => {
@@ -380,7 +380,7 @@ fn windowed<'s>(
     });
     let keyed = keyed_by_key(build, timed);
     let aggregate = count().and(sum(|record: &Record| id_of(record)));
-    window(build, &step("window"), keyed, spec_of(kind), aggregate).expect("a good window")
+    window(build, &step("window"), keyed, spec_of(kind, LATENESS_MS), aggregate).expect("a good window")
 }
 
 fn check_records(world: &World, written: &[(String, String)]) -> Result<(), String> {

@@ -470,9 +470,7 @@ impl World {
             }
             actions += 1;
             if actions > ACTIONS_MAX {
-                let status: Vec<_> =
-                    cluster.processes.iter().map(|process| process.status.snapshot()).collect();
-                return Err(format!("stuck: {status:#?}"));
+                return Err(format!("stuck: {}", self.where_it_stands(&cluster)));
             }
         }
         for worker in 0..cluster.workers.peers() {

@@ -334,7 +334,7 @@ where
             let channel = &mut self.channels[source][worker];
             let take = self.rng.random_range(0..=channel.len());
             for (time, element) in channel.drain(..take) {
-                self.workers[worker].machine.push(time, || time, [element]);
+                self.workers[worker].machine.push(time, || time, vec![element]);
             }
         }
         if self.rng.random_bool(0.6) {

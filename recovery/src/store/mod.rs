@@ -10,6 +10,7 @@
 
 mod chosen;
 mod drive;
+mod inspect;
 mod needs;
 mod open;
 mod process;
@@ -17,6 +18,7 @@ mod publisher;
 mod restore;
 mod retry;
 
+pub use inspect::{Damage, InspectedLease, InspectedRecord, InspectedStep, Inspection, Verification};
 pub use open::{OpenOptions, Opened, RecoveryStore};
 pub use process::{ProcessOptions, ProcessStore, StoreFigures};
 pub use publisher::{Published, Publisher};

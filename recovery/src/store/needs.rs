@@ -11,8 +11,6 @@ use std::sync::Arc;
 
 /// A segment costs this much besides its rows: head, table of steps, a frame's head.
 pub(crate) const SEGMENT_OVERHEAD: u64 = 256;
-/// A store this small is not worth tidying.
-pub(crate) const SLACK: u64 = 64 * 1024;
 
 /// What a step number of a segment means today.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +149,7 @@ impl Needs {
     /// Rewriting oldest first at the pace of the changes, a segment's rows are all written again before its file goes:
     /// meanwhile the files grow by twice its live bytes. So rewriting begins at the last moment from which the files stay
     /// below three times the live rows all the way: that costs far fewer writes than rewriting all the time.
-    pub(crate) fn must_rewrite(&self, segments_max: usize) -> bool {
+    pub(crate) fn must_rewrite(&self, segments_max: usize, dead_min: u64) -> bool {
         if self.needed().count() > segments_max / 2 {
             return true;
         }
@@ -161,7 +159,7 @@ impl Needs {
             ahead = ahead.max(written.saturating_sub(freed));
             freed += held.owned + SEGMENT_OVERHEAD;
         }
-        let bound = 3 * self.live - self.live / 8 + SLACK;
-        self.files() + ahead.min(2 * self.live) > bound && self.files() > self.live + SLACK
+        let bound = 3 * self.live - self.live / 8 + dead_min;
+        self.files() + ahead.min(2 * self.live) > bound && self.files() > self.live + dead_min
     }
 }

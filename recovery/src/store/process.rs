@@ -13,6 +13,7 @@ use super::drive::{self, perform};
 use super::needs::{Held, Needs, StepMapping};
 use super::retry::Retry;
 use crate::format::segment::{FRAME_HEAD, SegmentBuilder, SegmentFile, open_frame};
+use crate::lease::LeaseView;
 use crate::live::LiveIndex;
 use crate::names::{Folder, Name, SegmentName};
 use crate::protocol::part::PartMachine;
@@ -30,9 +31,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Rewriting may always take this much of a commit, however small its changes are.
-const REWRITE_MIN: u64 = 1024 * 1024;
-/// Or this part of the live rows, if that is more.
+/// Rewriting may always take this part of the live rows in a commit, however small its changes are.
 const REWRITE_PART: u64 = 1024;
 
 /// Limits of a [`ProcessStore`].
@@ -42,11 +41,20 @@ pub struct ProcessOptions {
     pub segments_max: usize,
     /// How long a full or failing disk is tried again.
     pub store_timeout: Duration,
+    /// Rewriting old rows may always take this many bytes of a commit, however small its changes are.
+    pub rewrite_bytes_min: u64,
+    /// Dead rows of this many bytes are not worth rewriting others for.
+    pub dead_bytes_min: u64,
 }
 
 impl Default for ProcessOptions {
     fn default() -> ProcessOptions {
-        ProcessOptions { segments_max: 4096, store_timeout: Duration::from_secs(60) }
+        ProcessOptions {
+            segments_max: 4096,
+            store_timeout: Duration::from_secs(60),
+            rewrite_bytes_min: 1024 * 1024,
+            dead_bytes_min: 64 * 1024,
+        }
     }
 }
 
@@ -207,7 +215,7 @@ impl ProcessStore {
         self.needs.release();
         // An idle process makes room too, while the others commit: it may pin what they cannot drop alone.
         if changed > 0 || moved {
-            let budget = changed + REWRITE_MIN.max(self.needs.live() / REWRITE_PART);
+            let budget = changed + self.options.rewrite_bytes_min.max(self.needs.live() / REWRITE_PART);
             self.rewrite(budget, moved, &mut staged)?;
         }
         self.figures.changed_bytes += changed;
@@ -311,7 +319,7 @@ impl ProcessStore {
         loop {
             let crowded = self.needs.needed().count() > share - share / 8;
             let helping = moved && self.needs.needed().next().is_some_and(|(_, held)| held.shared);
-            if !(crowded || helping || self.needs.must_rewrite(share)) {
+            if !(crowded || helping || self.needs.must_rewrite(share, self.options.dead_bytes_min)) {
                 return Ok(());
             }
             let Some(oldest) = self.needs.needed().map(|(number, _)| number).next() else { return Ok(()) };
@@ -401,6 +409,8 @@ impl ProcessStore {
                 match perform(&*self.storage, &action, &[bytes]) {
                     Ok(event) => action = machine.on(event),
                     Err(error) => {
+                        // A newer generation deletes what an old one left half done.
+                        LeaseView::new(self.storage.clone(), name.generation).still_mine()?;
                         retry.after(error, "write a segment")?;
                         continue 'attempt;
                     }

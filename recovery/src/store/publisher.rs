@@ -173,6 +173,8 @@ impl Publisher {
             action = match perform(&*self.storage, &action, &[&bytes]) {
                 Ok(event) => self.machine.on(event),
                 Err(error) => {
+                    // A newer generation deletes what an old one left half done.
+                    self.lease.still_mine()?;
                     retry.after(error, "publish a commit record")?;
                     match self.machine.failed() {
                         Some(again) => again,

@@ -144,15 +144,24 @@ impl Cluster {
         epoch: Epoch,
         offsets: Vec<(TopicPartition, NextOffset)>,
     ) -> Result<Published, StoreError> {
+        let published = self.publish(epoch, offsets)?;
+        self.opened.publisher.retain()?;
+        Ok(published)
+    }
+
+    /// The same without retention.
+    pub(crate) fn publish(
+        &mut self,
+        epoch: Epoch,
+        offsets: Vec<(TopicPartition, NextOffset)>,
+    ) -> Result<Published, StoreError> {
         let mut parts = Vec::new();
         let mut offsets = Some(offsets);
         for (index, process) in self.processes.iter_mut().enumerate() {
             let rows = std::mem::take(&mut self.pending[index]);
             parts.extend(process.write_part(epoch, &rows, offsets.take().unwrap_or_default())?);
         }
-        let published = self.opened.publisher.publish(epoch, &parts)?;
-        self.opened.publisher.retain()?;
-        Ok(published)
+        self.opened.publisher.publish(epoch, &parts)
     }
 
     pub(crate) fn next_epoch(&self) -> Epoch {

@@ -2,5 +2,11 @@
 //!
 //! One binary, so that it is linked once.
 
+mod bounds;
 mod cluster;
+mod crash_points;
+mod faults;
+mod input;
+mod owners;
 mod round_trip;
+mod tracker;

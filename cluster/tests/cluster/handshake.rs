@@ -60,7 +60,10 @@ fn converse(
                 ends[side] = End::Failed(failure);
                 let other = if side == 0 { &mut acceptor } else { &mut dialer };
                 // The connection is closed after all that was sent has arrived.
-                if !pending.iter().any(|(sender, action)| *sender == side && matches!(action, Action::Send(_))) {
+                if !pending
+                    .iter()
+                    .any(|(sender, action)| *sender == side && matches!(action, Action::Send(_)))
+                {
                     let actions = other.on(Event::Closed("closed the connection".into()));
                     pending.extend(actions.into_iter().map(|action| (1 - side, action)));
                 }
@@ -106,13 +109,21 @@ fn two_processes_that_agree_are_established_with_each_others_hellos() {
 fn every_disagreement_ends_both_sides_with_both_values() {
     type Change = fn(&mut Hello);
     let cases: [(Change, &str, &str); 6] = [
-        (|hello| hello.cluster_id = "returns".into(), "the flow is returns here and orders there", "the flow is orders here and returns there"),
+        (
+            |hello| hello.cluster_id = "returns".into(),
+            "the flow is returns here and orders there",
+            "the flow is orders here and returns there",
+        ),
         (
             |hello| hello.fingerprint = FlowFingerprint(0xdef),
             "the flow's fingerprint is 0000000000000def here and 0000000000000abc there",
             "the flow's fingerprint is 0000000000000abc here and 0000000000000def there",
         ),
-        (|hello| hello.build = "build-2".into(), "the build is build-2 here and build-1 there", "the build is build-1 here and build-2 there"),
+        (
+            |hello| hello.build = "build-2".into(),
+            "the build is build-2 here and build-1 there",
+            "the build is build-1 here and build-2 there",
+        ),
         (
             |hello| hello.processes = 4,
             "the number of processes is 4 here and 3 there",
@@ -151,7 +162,9 @@ fn several_disagreements_are_named_together() {
 
 #[test]
 fn without_the_secret_a_caller_is_turned_away_and_ends_nobody_but_itself() {
-    for (dialer_secret, field) in [(None, "the shared secret is set here"), (Some("wrong"), "the shared secret is one value")] {
+    for (dialer_secret, field) in
+        [(None, "the shared secret is set here"), (Some("wrong"), "the shared secret is one value")]
+    {
         let (dialer, acceptor) = both(hello(2, 0), hello(0, 0), (dialer_secret, Some("right")));
         assert!(differences(&dialer)[0].starts_with("the shared secret"));
         assert!(differences(&acceptor)[0].starts_with(field));
@@ -297,16 +310,18 @@ fn adversarial() -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(any::<u8>(), 0..64),
         (any::<u16>(), tail.clone()).prop_map(move |(length, tail)| [preamble(length), tail].concat()),
         // A good introduction with some bytes changed, and something after it.
-        (prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), tail).prop_map(|(changes, tail)| {
-            let (_, first) = Handshake::dial(hello(2, 0), None);
-            let Some(Action::Send(mut bytes)) = first.into_iter().next() else { unreachable!() };
-            for (place, byte) in changes {
-                let place = place.index(bytes.len());
-                bytes[place] = byte;
+        (prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), tail).prop_map(
+            |(changes, tail)| {
+                let (_, first) = Handshake::dial(hello(2, 0), None);
+                let Some(Action::Send(mut bytes)) = first.into_iter().next() else { unreachable!() };
+                for (place, byte) in changes {
+                    let place = place.index(bytes.len());
+                    bytes[place] = byte;
+                }
+                bytes.extend_from_slice(&tail);
+                bytes
             }
-            bytes.extend_from_slice(&tail);
-            bytes
-        }),
+        ),
     ]
 }
 
