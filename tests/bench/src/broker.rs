@@ -44,14 +44,20 @@ impl BenchBroker {
         }
         remove_leftovers();
         let memory = Path::new(MEMORY);
-        if room(memory).is_none_or(|free| free < records * ROOM_BYTES_PER_RECORD + (1 << 30)) {
-            return Ok(BenchBroker { broker: Started::Own(Broker::start(&[])), log: None });
+        if room(memory).is_none_or(|free| free < 4 * records * ROOM_BYTES_PER_RECORD) {
+            return Ok(BenchBroker::on_disk());
         }
         let folder = memory.join(format!("tidegate-bench-{}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(|source| Error::File { path: folder.clone(), source })?;
         let log = MemoryLog(folder);
         let broker = Broker::start(&[("log.dirs", &log.0.join("logs").display().to_string())]);
         Ok(BenchBroker { broker: Started::Own(broker), log: Some(log) })
+    }
+
+    /// Starts a broker whose log lies on the disk, and that looks every second for what may be deleted.
+    pub(crate) fn on_disk() -> BenchBroker {
+        let broker = Broker::start(&[("log.retention.check.interval.ms", "1000")]);
+        BenchBroker { broker: Started::Own(broker), log: None }
     }
 
     /// The broker.

@@ -159,10 +159,11 @@ fn run(args: &RunArgs) -> Result<()> {
 
 fn hold(args: &WorkloadArgs) -> Result<()> {
     let workload = Workload { records: args.records, keys: args.keys, partitions: args.partitions };
-    let bench_broker = broker::BenchBroker::start(workload.records)?;
+    // Any number of programs may write to it, so its log is not in memory.
+    let bench_broker = broker::BenchBroker::on_disk();
     let kafka = bench_broker.broker().kafka();
     let from = topics::Topic::filled(kafka, &workload)?;
-    let to = topics::Topic::new(kafka, "out", workload.partitions);
+    let to = topics::Topic::passing(kafka, "out", workload.partitions);
     print(&format!("--brokers {} --from {} --to {}\n", kafka.bootstrap(), from.name(), to.name()))?;
     let mut ignored = Vec::new();
     std::io::Read::read_to_end(&mut std::io::stdin(), &mut ignored)

@@ -29,6 +29,18 @@ impl Topic {
         Topic { kafka: kafka.clone(), name, partitions }
     }
 
+    /// A new topic that keeps only the newest records, for output that nobody reads.
+    pub(crate) fn passing(kafka: &Kafka, base: &str, partitions: i32) -> Topic {
+        let name = unique(&format!("bench-{base}"));
+        let settings = [
+            ("segment.bytes", "16777216"),
+            ("retention.bytes", "67108864"),
+            ("file.delete.delay.ms", "1000"),
+        ];
+        kafka.create_topic_with(&name, partitions, &settings);
+        Topic { kafka: kafka.clone(), name, partitions }
+    }
+
     /// A new topic with all records of `workload`.
     pub(crate) fn filled(kafka: &Kafka, workload: &Workload) -> Result<Topic> {
         let topic = Topic::new(kafka, "in", workload.partitions);
