@@ -11,7 +11,9 @@ use crate::case::{
 
 /// A store with open windows in it.
 fn filled(case: &Case) -> FlowText {
-    let events = Workload { partitions: 2, records: 300, ..Workload::default() }.events();
+    // All of it lies within one window, far from its borders.
+    let start_ms = Workload::default().start_ms + 600_000;
+    let events = Workload { partitions: 2, records: 300, start_ms, ..Workload::default() }.events();
     case.kafka.produce(&case.input, &messages(&events));
     let flow = case.flow(&window_steps("out_of_order: 2s", "tumbling: 1h"));
     let mut cluster = case.launch(&flow).recovery(&case.store()).start();
