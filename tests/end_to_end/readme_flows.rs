@@ -10,9 +10,12 @@ use crate::case::{BINARY, DEADLINE};
 const MINUTE_MS: i64 = 60_000;
 const START_MS: i64 = 1_735_689_600_000;
 
+/// Number of orders and their total, by customer and start of the minute.
+type Totals = BTreeMap<(String, i64), (i64, i64)>;
+
 /// Orders of 20 customers over 10 minutes, every third of them unpaid, and one that is no order at all.
-fn orders() -> (Vec<Message>, BTreeMap<(String, i64), (i64, i64)>) {
-    let mut expected: BTreeMap<(String, i64), (i64, i64)> = BTreeMap::new();
+fn orders() -> (Vec<Message>, Totals) {
+    let mut expected = Totals::new();
     let mut messages = vec![Message::new("0", "no order").to(0)];
     for number in 0..600_i64 {
         let (customer, at_ms, amount) = (format!("c{}", number % 20), START_MS + number * 1000, number % 7);
