@@ -152,7 +152,7 @@ mod tests {
         for order in SMALL.orders() {
             assert_eq!(*partition_of.entry(order.customer).or_insert(order.partition), order.partition);
             let place = usize::try_from(order.partition).expect("partitions are not negative");
-            assert!(highest[place] - OUT_OF_ORDER_MS <= order.at_ms);
+            assert!(highest[place].saturating_sub(OUT_OF_ORDER_MS) <= order.at_ms);
             highest[place] = highest[place].max(order.at_ms);
         }
     }
