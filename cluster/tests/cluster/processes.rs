@@ -400,8 +400,9 @@ fn a_cluster_converges_when_a_process_is_killed_at_any_moment() {
                 let Some(status) = processes[index].child.try_wait().unwrap() else { continue };
                 match status.code() {
                     Some(0) => done[index] = true,
-                    // Killed when the work was done: the others need it no more.
-                    None if done.iter().any(|done| *done) => done[index] = true,
+                    // Whoever ended with 0 had heard that the work of all was done. Those that were killed, or
+                    // lost somebody, between that and their own end have nothing left to do.
+                    None | Some(75) if done.iter().any(|done| *done) => done[index] = true,
                     None | Some(75) => {
                         restarts += 1;
                         processes[index] = start(index as u32);
