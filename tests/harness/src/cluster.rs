@@ -402,8 +402,7 @@ impl Drop for Cluster {
         for member in &mut self.members {
             if member.exit.is_none() {
                 process::signal(&member.child, Signal::KILL);
-                member.exit =
-                    process::wait_exit(&mut member.child, Duration::from_secs(20)).map(exit_code);
+                member.exit = process::wait_exit(&mut member.child, Duration::from_secs(20)).map(exit_code);
             }
             if failed {
                 let code = member.exit;
