@@ -17,8 +17,8 @@ pub struct Limits {
     /// Records that steps without a store may hold for a replay; at the limit batches are cut early, then
     /// sources stop polling.
     pub volatile_records_max: usize,
-    /// Bytes that a process's sinks have taken and that are not acknowledged; above it, steps that make more
-    /// than they take wait.
+    /// Bytes that a process's sinks have taken and that are not acknowledged; above it, sources stop polling and steps
+    /// that make more than they take wait.
     pub sink_in_flight_bytes: usize,
     /// Records of one poll.
     pub batch_records: usize,
@@ -45,7 +45,7 @@ impl Default for Limits {
             in_flight_records: 1_000_000,
             commits_in_flight: 4,
             volatile_records_max: 1_000_000,
-            sink_in_flight_bytes: 64 << 20,
+            sink_in_flight_bytes: 16 << 20,
             batch_records: 500,
             batch_bytes: 4 << 20,
             poll_backoff: Duration::from_millis(50),

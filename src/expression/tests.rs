@@ -34,9 +34,7 @@ fn evaluate_over(source: &str, value: &Value) -> Result<Value, String> {
         offset: Some(77),
         state: &state,
     };
-    let result =
-        expression.evaluate(&scope).map(|value| value.into_owned()).map_err(|error| error.to_string());
-    result
+    expression.evaluate(&scope).map(|value| value.into_owned()).map_err(|error| error.to_string())
 }
 
 fn record() -> Value {

@@ -56,7 +56,7 @@ struct Assembly<'f, 's> {
 impl<'s> Assembly<'_, 's> {
     fn stream(&mut self, description: &StreamDescription) {
         let first = match &description.input {
-            Input::Topics(topics) => self.flow.topics(topics).as_rows(),
+            Input::Topics(topics) => self.flow.topics(topics).rows(),
             Input::Stream(name) => self.streams[name].clone(),
             Input::Merge(names) => {
                 let mut streams = names.iter().map(|name| self.streams[name].clone());

@@ -211,7 +211,7 @@ impl Bound {
 
 impl<'s> Stream<'s, Record> {
     /// Records as rows of bytes.
-    pub(super) fn as_rows(self) -> Stream<'s, Row> {
+    pub(super) fn rows(self) -> Stream<'s, Row> {
         self.untracked_map(|record: Record| Row {
             key: Value::from_bytes(record.key),
             value: Value::from_bytes(record.value),

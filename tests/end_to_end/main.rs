@@ -23,6 +23,7 @@ mod pass_through;
 mod poison;
 mod precedence;
 mod producer;
+mod readme_flows;
 mod restore;
 mod signals;
 mod silence;

@@ -8,11 +8,11 @@ use tidegate_harness::{Broker, Launch, checker, wait};
 
 use crate::case::{Case, DEADLINE, numbered};
 
-/// The flow in `tests/flows/two_sinks.rs`, which cargo builds as an example beside the tests.
-fn binary() -> PathBuf {
+/// A flow in Rust in `tests/flows`, which cargo builds as an example beside the tests.
+pub(crate) fn example(name: &str) -> PathBuf {
     let Ok(test) = std::env::current_exe() else { panic!("find the running test") };
     let Some(profile) = test.parent().and_then(|deps| deps.parent()) else { panic!("{}", test.display()) };
-    let binary = profile.join("examples/two_sinks");
+    let binary = profile.join("examples").join(name);
     assert!(binary.is_file(), "{} is missing: cargo test builds it", binary.display());
     binary
 }
@@ -35,7 +35,7 @@ fn a_rust_flow_with_two_sinks_commits_only_what_both_have_confirmed() {
     let yaml: String = flow.yaml().split("steps:").next().unwrap_or_default().to_owned();
     let config = case.scratch.write("two-sinks.yaml", &yaml);
     let copy = case.scratch.join("copy");
-    let launch = Launch::new(&binary().display().to_string(), &case.scratch, &yaml)
+    let launch = Launch::new(&example("two_sinks").display().to_string(), &case.scratch, &yaml)
         .config_flag(&config)
         .recovery(&case.store())
         .env("INPUT", &case.input)

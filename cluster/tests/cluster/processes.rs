@@ -379,7 +379,7 @@ fn a_cluster_converges_when_a_process_is_killed_at_any_moment() {
     let rounds = number("TIDEGATE_CLUSTER_ROUNDS").unwrap_or(12);
     let first = number("TIDEGATE_CLUSTER_SEED").unwrap_or_else(|| rand::rngs::StdRng::from_os_rng().random());
     for seed in (0..rounds).map(|round| first.wrapping_add(round)) {
-        println!("seed {seed}");
+        eprintln!("seed {seed}");
         let mut random = StdRng::seed_from_u64(seed);
         let addresses = free_addresses(3);
         let timeout = Duration::from_secs(2);

@@ -24,6 +24,8 @@ pub enum Bite {
     Commits,
     /// `volatile_records_max`.
     Volatile,
+    /// `sink_in_flight_bytes`.
+    Sinks,
 }
 
 impl Bite {
@@ -34,6 +36,7 @@ impl Bite {
             Bite::Records => "in_flight_records",
             Bite::Commits => "commits_in_flight",
             Bite::Volatile => "volatile_records_max",
+            Bite::Sinks => "sink_in_flight_bytes",
         }
     }
 }

@@ -138,6 +138,8 @@ struct Source<R> {
     skew: Rc<SkewGroup>,
     unconfirmed: Option<Unconfirmed>,
     bite: Option<Bite>,
+    /// The limit that the log has named last.
+    said: Option<Bite>,
     started: bool,
     failed: bool,
     polled: Vec<SourceBatch>,
@@ -181,6 +183,7 @@ impl<R: SourceReader> Source<R> {
             inputs,
             flight: InFlight::default(),
             bite: None,
+            said: None,
             started: false,
             failed: false,
             polled: Vec::new(),
@@ -311,6 +314,11 @@ impl<R: SourceReader> Source<R> {
             if closed.saturating_sub(durable) >= limits.commits_in_flight {
                 return Err(Bite::Commits);
             }
+        }
+        // What the sinks cannot take now would only lie about in memory, and out of the processor's cache. Their load falls
+        // by itself, whatever the source does.
+        if process.sinks.is_over() && self.flight.records() > 0 {
+            return Err(Bite::Sinks);
         }
         self.flight.budget(limits)
     }
@@ -488,7 +496,11 @@ impl<R: SourceReader> Source<R> {
         }
         self.bite = bite;
         let limit = bite.map(Bite::name);
-        if let Some(limit) = limit {
+        // A fast source in front of a slower sink comes and goes at its limit many times a second: that is said once.
+        if let Some(limit) = limit
+            && self.said != bite
+        {
+            self.said = bite;
             tracing::info!(
                 worker = self.context.worker().0,
                 step = %self.step.id,

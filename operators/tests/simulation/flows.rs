@@ -203,15 +203,13 @@ impl Flow {
                 let kept = filter(build, &step("filter"), records, |element| {
                     !id_of(&element.value).is_multiple_of(5)
                 });
-                let copies =
-                    try_flat_map(build, &step("copies"), kept, OnError::Fail, |element: Element<Record>| {
-                        let key = element.value.key.clone();
-                        let made = made_of(id_of(&element.value)).into_iter();
-                        Ok::<_, String>(
-                            made.map(move |text| Record { key: key.clone(), value: Some(Bytes::from(text)) }),
-                        )
-                    });
-                copies
+                try_flat_map(build, &step("copies"), kept, OnError::Fail, |element: Element<Record>| {
+                    let key = element.value.key.clone();
+                    let made = made_of(id_of(&element.value)).into_iter();
+                    Ok::<_, String>(
+                        made.map(move |text| Record { key: key.clone(), value: Some(Bytes::from(text)) }),
+                    )
+                })
             }
             Flow::Windows(kind) => {
                 let windows = windowed(build, plan, records, kind);
@@ -267,7 +265,8 @@ impl Flow {
         }
         let written: Vec<String> =
             world.output.written().iter().map(|element| text_of(&element.value)).collect();
-        let (written, of_record): (BTreeSet<String>, fn(u64) -> Vec<String>) = match self {
+        type Lines = fn(u64) -> Vec<String>;
+        let (written, of_record): (BTreeSet<String>, Lines) = match self {
             Flow::Records => (written.into_iter().collect(), made_of),
             Flow::Batches if !world.plan.store => {
                 (written.iter().flat_map(|ids| ids.split(',').map(str::to_owned)).collect(), |id| {

@@ -463,7 +463,7 @@ impl World {
     }
 
     /// Steps until the cluster has ended.
-    fn to_the_end(&mut self, mut cluster: Cluster) -> Result<(), String> {
+    fn run_to_the_end(&mut self, mut cluster: Cluster) -> Result<(), String> {
         let mut actions = 0;
         while cluster.workers.any_live() {
             let slow = None;
@@ -499,7 +499,7 @@ impl World {
         if ends {
             self.calm();
             self.plan.trouble = false;
-            let ended = self.to_the_end(cluster);
+            let ended = self.run_to_the_end(cluster);
             self.plan.trouble = true;
             return ended;
         }
@@ -516,7 +516,7 @@ impl World {
             let process = self.random.random_range(0..cluster.processes.len());
             cluster.processes[process].stop.ask();
             let trouble = std::mem::take(&mut self.plan.trouble);
-            let stopped = self.to_the_end(cluster);
+            let stopped = self.run_to_the_end(cluster);
             self.plan.trouble = trouble;
             return stopped;
         }
@@ -541,7 +541,7 @@ impl World {
         }
         let peers = self.random.random_range(1..=self.plan.peers_max);
         let cluster = self.start(peers, true);
-        self.to_the_end(cluster)?;
+        self.run_to_the_end(cluster)?;
         if self.plan.delivery != DeliveryGuarantee::ExactlyOnce {
             for name in &self.names {
                 let (committed, end) = (self.broker.committed(name), self.broker.log_end(name));

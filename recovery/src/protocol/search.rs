@@ -11,6 +11,12 @@
 //!
 //! `TIDEGATE_SEARCH=long` explores a larger world (minutes).
 
+#![allow(clippy::print_stdout, reason = "what a search saw is for people")]
+#![allow(
+    clippy::large_enum_variant,
+    reason = "there are few runs, and boxing them would only slow the search down"
+)]
+
 use super::part::PartMachine;
 use super::publish::PublishMachine;
 use super::start::StartMachine;

