@@ -387,8 +387,12 @@ impl Cluster {
         assert_eq!(lines, 1, "I10 diagnosis: {lines} lines of process {n} contain {text:?}");
     }
 
+    /// A process that has been waited for gets nothing: its id may be another process's by now.
     fn send(&self, n: usize, signal: Signal) {
-        process::signal(&self.members[n].child, signal);
+        let member = &self.members[n];
+        if member.exit.is_none() {
+            process::signal(&member.child, signal);
+        }
     }
 }
 
@@ -396,10 +400,12 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let failed = std::thread::panicking();
         for member in &mut self.members {
-            process::signal(&member.child, Signal::KILL);
-            let status = process::wait_exit(&mut member.child, Duration::from_secs(20));
+            if member.exit.is_none() {
+                process::signal(&member.child, Signal::KILL);
+                member.exit = process::wait_exit(&mut member.child, Duration::from_secs(20)).map(exit_code);
+            }
             if failed {
-                let code = member.exit.or(status.map(exit_code));
+                let code = member.exit;
                 eprintln!("--- process {} of {}, exit {code:?}:", member.index, self.launch.binary.display());
                 let stderr = read(&member.stderr);
                 let lines: Vec<&str> = stderr.lines().collect();

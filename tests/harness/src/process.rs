@@ -62,7 +62,9 @@ pub fn run(command: &mut Command) -> std::process::Output {
     command.output().unwrap_or_else(|e| panic!("run {command:?}: {e}"))
 }
 
-/// Sends `signal` to `child`; a child that ended already is left alone.
+/// Sends `signal` to `child`; one that ended already is left alone.
+///
+/// The child must not have been waited for: the kernel gives its id to another process after that.
 pub fn signal(child: &Child, signal: Signal) {
     let id = i32::try_from(child.id()).unwrap_or_else(|e| panic!("process id {}: {e}", child.id()));
     let pid = Pid::from_raw(id).unwrap_or_else(|| panic!("process id {id} is none"));
