@@ -11,6 +11,7 @@ use crate::frontier::FrontierHands;
 use crate::record::OnError;
 use crate::status::Hold;
 use crate::time::Time;
+use crate::wake::WakeUp;
 use std::time::Duration;
 use tidegate_recovery::{Epoch, EventTime, RowBuffer, StepId};
 use timely::container::CapacityContainerBuilder;
@@ -18,7 +19,6 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::{OutputBuilder, OutputBuilderSession};
-use timely::scheduling::Activator;
 
 /// How soon a step that waits for the sinks looks again.
 const SINK_WAIT: Duration = Duration::from_millis(2);
@@ -55,10 +55,10 @@ pub fn keyed_step<'s, L: KeyedLogic>(
         None
     };
 
-    let activator = scope.worker().activator_for(info.address.clone());
-    context.watch_ending(activator.clone());
+    let mut wake_up = WakeUp::new(scope, info.address.clone(), &context);
+    context.watch_ending(wake_up.activator().clone());
     if let Some(hold) = &volatile {
-        hold.wake_with(activator.clone());
+        hold.wake_with(wake_up.activator().clone());
     }
     let state = kept.map_or_else(StepRows::volatile, |number| StepRows::new(number, logic.version()));
     let restored = kept.map(|number| context.take_restored(number)).unwrap_or_default();
@@ -77,7 +77,7 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     );
     drop(restored);
     let first = context.schedule().first;
-    let mut shell = Shell { hold: context.hold(step), context, handle, timer: None };
+    let shell = Shell { hold: context.hold(step), context, handle };
 
     builder.build_reschedule(move |capabilities| {
         let [results_held, rows_held] =
@@ -123,9 +123,9 @@ pub fn keyed_step<'s, L: KeyedLogic>(
             };
             match wake {
                 Wake::Never => (),
-                Wake::Now => activator.activate(),
-                Wake::WhenSinksHaveRoom => activator.activate_after(SINK_WAIT),
-                Wake::After(time) => shell.wake_after(&activator, around.now, time),
+                Wake::Now => wake_up.now(),
+                Wake::WhenSinksHaveRoom => wake_up.after(SINK_WAIT),
+                Wake::After(time) => wake_up.after(time),
             }
             let holds = machine.holds(&|epoch| volatile.as_ref().is_none_or(|hold| hold.is_released(epoch)));
             if let Some(hold) = &volatile {
@@ -202,8 +202,6 @@ struct Shell {
     context: WorkerContext,
     handle: StepHandle,
     hold: Hold,
-    /// When the last timer that was set goes off.
-    timer: Option<Duration>,
 }
 
 impl Shell {
@@ -217,15 +215,6 @@ impl Shell {
 
     fn fail(&self, failure: &Failure) {
         self.context.fail(failure.place.fault(&self.context, &self.handle, &failure.error));
-    }
-
-    /// Sets a timer, unless one goes off before.
-    fn wake_after(&mut self, activator: &Activator, now: Duration, time: Duration) {
-        let due = now.saturating_add(time);
-        if self.timer.is_none_or(|timer| timer <= now || due < timer) {
-            self.timer = Some(due);
-            activator.activate_after(time);
-        }
     }
 
     fn say_what_is_held<L: KeyedLogic>(
