@@ -1,1 +1,7 @@
-fn main(){}
+//! The `tidegate` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tidegate::tidegate()
+}

@@ -27,6 +27,7 @@ pub struct Header {
     /// Name.
     pub name: Arc<str>,
     /// Value; Kafka tells absent from empty.
+    #[serde(with = "crate::wire::arena_bytes::option")]
     pub value: Option<Bytes>,
 }
 
@@ -76,8 +77,10 @@ pub struct Element<T> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// The key; Kafka tells absent from empty.
+    #[serde(with = "crate::wire::arena_bytes::option")]
     pub key: Option<Bytes>,
     /// The value; absent in a tombstone.
+    #[serde(with = "crate::wire::arena_bytes::option")]
     pub value: Option<Bytes>,
 }
 
@@ -86,6 +89,7 @@ pub struct Record {
 pub struct Keyed<T> {
     /// The key's bytes (design: bytes and strings as they are, everything else canonical JSON); `None` is
     /// the null key.
+    #[serde(with = "crate::wire::arena_bytes::option")]
     pub key: Option<Bytes>,
     /// Hash of the key, for routing and for look-ups.
     pub hash: KeyHash,

@@ -1,5 +1,10 @@
 //! Sinks: where records leave a flow, and where their capability waits for the acknowledgement.
 
+pub mod file;
+mod lines;
+mod operator;
+pub mod stdout;
 mod writer;
 
+pub use operator::sink;
 pub use writer::{Refused, SinkWriter, Ticket};

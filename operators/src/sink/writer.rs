@@ -42,3 +42,25 @@ pub trait SinkWriter: 'static {
     /// Bytes that were taken and are not yet acknowledged.
     fn in_flight_bytes(&self) -> usize;
 }
+
+impl<W: SinkWriter + ?Sized> SinkWriter for Box<W> {
+    fn wake_with(&mut self, activator: SyncActivator) {
+        (**self).wake_with(activator);
+    }
+
+    fn submit(&mut self, ticket: Ticket, elements: &[Element<Record>], more: bool) -> Result<usize, Fault> {
+        (**self).submit(ticket, elements, more)
+    }
+
+    fn acknowledged(&mut self, tickets: &mut Vec<Ticket>, refused: &mut Vec<Refused>) -> Result<(), Fault> {
+        (**self).acknowledged(tickets, refused)
+    }
+
+    fn flush(&mut self) {
+        (**self).flush();
+    }
+
+    fn in_flight_bytes(&self) -> usize {
+        (**self).in_flight_bytes()
+    }
+}

@@ -3,6 +3,7 @@
 use crate::element::{Element, PartitionId, Record};
 use crate::fault::Fault;
 use tidegate_recovery::NextOffset;
+use timely::scheduling::SyncActivator;
 
 /// How much one poll may hand out. One record is always allowed, however large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,12 @@ pub struct CommitOutcome {
 pub trait SourceReader: 'static {
     /// The partitions, ascending.
     fn partitions(&self) -> &[PartitionId];
+
+    /// Called once, before the first poll: whoever learns that something has arrived (records, the end of a
+    /// partition, the outcome of a commit) wakes the operator with it. A reader that is only polled ignores it.
+    fn wake_with(&mut self, activator: SyncActivator) {
+        let _ = activator;
+    }
 
     /// Appends what has arrived. Partitions that are held (see [`SourceReader::hold`]) are left out.
     fn poll(&mut self, budget: PollBudget, batches: &mut Vec<SourceBatch>) -> Result<(), Fault>;

@@ -153,7 +153,7 @@ impl Rules {
     /// All rules but one.
     #[cfg(test)]
     pub(crate) fn without(rule: Rule) -> Rules {
-        Rules(u32::MAX & !(1 << rule as u32))
+        Rules(!(1 << rule as u32))
     }
 
     pub(crate) fn has(self, rule: Rule) -> bool {

@@ -1,0 +1,314 @@
+//! [`Lookup`]: what is asked of the cluster before anything is read.
+//!
+//! Every question is asked again, with growing pauses, until it is answered or the deadline passes; then the
+//! start ends with class `Unavailable` (69). A committed offset that could not be fetched is never taken for one
+//! that does not exist: the policy for unknown offsets would skip or repeat everything.
+//!
+//! These calls wait: they belong to the start of a process, not to a worker that runs.
+
+use super::super::config::ConsumerConfig;
+use super::super::raw::{Client, Code, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply};
+use super::super::reaper;
+use crate::fault::Fault;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tidegate_recovery::{ErrorClass, NextOffset, TopicPartition};
+
+/// What a partition's log holds: `start` is its oldest offset, `end` the one that is written next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogBounds {
+    /// The oldest offset that is there.
+    pub start: NextOffset,
+    /// The offset that the next record gets.
+    pub end: NextOffset,
+}
+
+/// What [`Lookup::find`] found.
+pub(crate) struct Found {
+    pub(crate) partitions: Vec<TopicPartition>,
+    pub(crate) missing: Vec<String>,
+}
+
+/// Asks the cluster.
+pub struct Lookup {
+    replies: Option<Queue>,
+    client: Option<Arc<Client>>,
+    group_id: String,
+    brokers: String,
+    deadline: Instant,
+}
+
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// One attempt waits this long at most, so that a lost answer costs an attempt and not the deadline.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// A topic counts as missing when the cluster says so for this long: a new one travels through the metadata.
+const MISSING_FOR: Duration = Duration::from_secs(2);
+
+impl Lookup {
+    /// A client for questions; it contacts the cluster with the first. All questions together may take until
+    /// `deadline`.
+    pub fn new(config: &ConsumerConfig, deadline: Duration) -> Result<Lookup, Fault> {
+        let client = Client::new(Kind::Consumer, &config.properties("-start", 1), 0)
+            .map_err(|error| Fault::new(ErrorClass::Config, format!("the kafka consumer: {error}")))?;
+        Ok(Lookup {
+            replies: Some(Queue::new(&client)),
+            client: Some(client),
+            group_id: config.group_id.clone(),
+            brokers: config.connection.brokers.join(","),
+            deadline: Instant::now() + deadline,
+        })
+    }
+
+    fn client(&self) -> &Client {
+        self.client.as_ref().expect("the client is there until the look-up is dropped")
+    }
+
+    /// The partitions of the topics, sorted. Topics that do not exist are listed in one fault (66); a pattern
+    /// is no topic.
+    pub fn partitions(&self, topics: &[String]) -> Result<Vec<TopicPartition>, Fault> {
+        let found = self.find(topics)?;
+        if !found.missing.is_empty() {
+            return Err(Fault::new(
+                ErrorClass::Missing,
+                format!("these topics do not exist on {}: {}", self.brokers, found.missing.join(", ")),
+            ));
+        }
+        Ok(found.partitions)
+    }
+
+    /// The partitions of the topics, sorted, and the topics that do not exist.
+    pub(crate) fn find(&self, topics: &[String]) -> Result<Found, Fault> {
+        let patterns: Vec<&str> =
+            topics.iter().map(String::as_str).filter(|topic| is_pattern(topic)).collect();
+        if !patterns.is_empty() {
+            return Err(Fault::new(
+                ErrorClass::Config,
+                format!("topic patterns are not supported, name each topic: {}", patterns.join(", ")),
+            ));
+        }
+        let mut partitions = Vec::new();
+        let mut missing = Vec::new();
+        let begin = Instant::now();
+        let mut pauses = Pauses::new(self.deadline);
+        for topic in topics {
+            loop {
+                let error = match self.client().metadata(Some(topic), ATTEMPT.min(pauses.left())) {
+                    Ok(answer) => match answer.into_iter().find(|one| one.name == *topic) {
+                        Some(one) if one.error.is_ok() && !one.partitions.is_empty() => {
+                            partitions.extend(
+                                one.partitions.iter().map(|number| TopicPartition::new(topic, *number)),
+                            );
+                            break;
+                        }
+                        Some(one) if one.error.is_ok() => Code::LEADER_NOT_AVAILABLE,
+                        Some(one) => one.error,
+                        None => Code::UNKNOWN_TOPIC_OR_PART,
+                    },
+                    Err(error) => error,
+                };
+                if error.is_denied() {
+                    return Err(denied(&format!("topic `{topic}` (operation Describe)"), error));
+                }
+                if error == Code::TOPIC_EXCEPTION {
+                    return Err(Fault::new(
+                        ErrorClass::Config,
+                        format!("`{topic}` is no name for a topic: {error}"),
+                    ));
+                }
+                if error.is_missing() && begin.elapsed() >= MISSING_FOR {
+                    missing.push(topic.clone());
+                    break;
+                }
+                pauses.pause(|| self.unavailable(&format!("the partitions of topic `{topic}`"), error))?;
+            }
+        }
+        partitions.sort();
+        partitions.dedup();
+        Ok(Found { partitions, missing })
+    }
+
+    /// The group's committed offsets; a partition without one is not in the answer.
+    pub fn committed(
+        &self,
+        partitions: &[TopicPartition],
+    ) -> Result<BTreeMap<TopicPartition, NextOffset>, Fault> {
+        // L58
+        let mut pauses = Pauses::new(self.deadline);
+        loop {
+            let mut list = PartitionList::new(partitions.iter().map(|partition| (partition, -1001)));
+            let answer = self.client().committed(&mut list, ATTEMPT.min(pauses.left()));
+            let elements = list.elements();
+            let error =
+                answer.err().or_else(|| elements.iter().map(|one| one.error).find(|code| !code.is_ok()));
+            match error {
+                None => {
+                    return Ok(elements
+                        .into_iter()
+                        .filter(|one| one.offset >= 0)
+                        .map(|one| (one.partition, NextOffset(one.offset)))
+                        .collect());
+                }
+                Some(code) if code.is_denied() => {
+                    return Err(denied(&format!("group `{}` (operation Describe)", self.group_id), code));
+                }
+                Some(code) => {
+                    let what = format!("the committed offsets of group `{}`", self.group_id);
+                    tracing::debug!(error = ?code, group = self.group_id, "committed offsets are asked for again");
+                    pauses.pause(|| self.unavailable(&what, code))?;
+                }
+            }
+        }
+    }
+
+    /// Start and end of each partition's log (the end counts open transactions).
+    pub fn bounds(
+        &mut self,
+        partitions: &[TopicPartition],
+    ) -> Result<BTreeMap<TopicPartition, LogBounds>, Fault> {
+        let starts = self.offsets(partitions, OffsetSpec::Earliest)?;
+        let ends = self.offsets(partitions, OffsetSpec::Latest)?;
+        Ok(partitions
+            .iter()
+            .map(|partition| {
+                let start = starts[partition];
+                // Records may be deleted between the two questions.
+                let end = ends[partition].max(start);
+                (partition.clone(), LogBounds { start: NextOffset(start), end: NextOffset(end) })
+            })
+            .collect())
+    }
+
+    fn offsets(
+        &mut self,
+        partitions: &[TopicPartition],
+        spec: OffsetSpec,
+    ) -> Result<BTreeMap<TopicPartition, i64>, Fault> {
+        use super::super::raw::Isolation;
+        let mut known = BTreeMap::new();
+        let mut pauses = Pauses::new(self.deadline);
+        let mut tag = 0;
+        loop {
+            let open: Vec<&TopicPartition> =
+                partitions.iter().filter(|partition| !known.contains_key(*partition)).collect();
+            if open.is_empty() {
+                return Ok(known);
+            }
+            tag += 1;
+            let timeout = ATTEMPT.min(pauses.left());
+            let replies = self.replies.as_mut().expect("the queue is there until the look-up is dropped");
+            let what = |open: &[&TopicPartition]| {
+                let names: Vec<String> = open.iter().map(ToString::to_string).collect();
+                format!("the offsets of {}", names.join(", "))
+            };
+            let answer: Result<Vec<PartitionOffset>, String> = replies
+                .ask_offsets(open.iter().copied(), spec, Isolation::Uncommitted, timeout, tag)
+                .and_then(|()| answer(replies, tag, timeout));
+            let error = match answer {
+                Err(error) => error,
+                Ok(offsets) => {
+                    let mut error = String::new();
+                    for one in offsets {
+                        if one.error.is_ok() && one.offset >= 0 {
+                            known.insert(one.partition, one.offset);
+                        } else if one.error.is_denied() {
+                            let what = format!("topic `{}` (operation Describe)", one.partition.topic);
+                            return Err(denied(&what, one.error));
+                        } else {
+                            error = format!("{:?}: {}", one.error, one.error);
+                        }
+                    }
+                    if error.is_empty() {
+                        continue;
+                    }
+                    error
+                }
+            };
+            pauses.pause(|| self.unavailable_text(&what(&open), &error))?;
+        }
+    }
+
+    fn unavailable(&self, what: &str, code: Code) -> Fault {
+        self.unavailable_text(what, &format!("{code:?}: {code}"))
+    }
+
+    fn unavailable_text(&self, what: &str, error: &str) -> Fault {
+        Fault::new(
+            ErrorClass::Unavailable,
+            format!(
+                "kafka at {} did not answer in time for {what} ({error}); nothing was read",
+                self.brokers
+            ),
+        )
+    }
+}
+
+impl Drop for Lookup {
+    fn drop(&mut self) {
+        self.replies = None;
+        let client = self.client.take();
+        reaper::close("start client".to_owned(), move || drop(client));
+    }
+}
+
+fn answer(replies: &mut Queue, tag: usize, timeout: Duration) -> Result<Vec<PartitionOffset>, String> {
+    // The library answers every question itself when its time is over; the second is for its thread.
+    let end = Instant::now() + timeout + Duration::from_secs(1);
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        match replies.reply(left) {
+            Some(Reply::Offsets { tag: of, result }) if of == tag => return result,
+            Some(_) => {}
+            None if left.is_zero() => return Err("no answer".to_owned()),
+            None => {}
+        }
+    }
+}
+
+fn denied(what: &str, code: Code) -> Fault {
+    Fault::new(ErrorClass::Config, format!("{what}: {code}; grant it, or use other credentials"))
+}
+
+/// Characters that no topic name has, but patterns do.
+fn is_pattern(topic: &str) -> bool {
+    topic.starts_with('^')
+        || topic.chars().any(|c| matches!(c, '*' | '[' | ']' | '(' | ')' | '|' | '+' | '?' | '$'))
+}
+
+/// Growing pauses up to a deadline.
+struct Pauses {
+    next: Duration,
+    deadline: Instant,
+}
+
+impl Pauses {
+    fn new(deadline: Instant) -> Pauses {
+        Pauses { next: PAUSE_MIN, deadline }
+    }
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+    }
+
+    /// Waits, unless the deadline has passed.
+    fn pause(&mut self, late: impl FnOnce() -> Fault) -> Result<(), Fault> {
+        if Instant::now() >= self.deadline {
+            return Err(late());
+        }
+        std::thread::sleep(self.next.min(self.left()));
+        self.next = (self.next * 2).min(PAUSE_MAX);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_not_taken_for_a_topic() {
+        assert!(["^orders.*", "orders*", "a|b", "x[0-9]"].iter().all(|topic| is_pattern(topic)));
+        assert!(!["orders.in", "a_b-c.D9"].iter().any(|topic| is_pattern(topic)));
+    }
+}

@@ -1,0 +1,9 @@
+//! Where each partition begins: what is asked of the cluster before anything is read, and what is decided.
+
+mod decide;
+mod lookup;
+
+pub use decide::{
+    AutoOffsetReset, From, PartitionFacts, Stale, StartDecision, StartPolicy, announce, decide,
+};
+pub use lookup::{LogBounds, Lookup};

@@ -1,0 +1,206 @@
+//! Windows as a step of a flow.
+
+use super::aggregate::Aggregator;
+use super::order::{Order, PartitionNames};
+use super::spec::{WindowError, WindowKind, WindowSpec};
+use super::state::{Fired, WindowRecord, WindowState, Windowed};
+use crate::batch::ElementStream;
+use crate::build::FlowBuild;
+use crate::element::{Data, Element, Keyed};
+use crate::keyed::{
+    Applied, Closing, KeyRow, KeyedLogic, LastEpoch, Outlet, RecordError, StateError, StepRows, keyed_step,
+};
+use crate::process::Sabotage;
+use crate::record::OnError;
+use crate::steps::StepSpec;
+use tidegate_recovery::{EventTime, KeyHash, StepId};
+
+/// What a window step does with a record that comes after all its windows are closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LatePolicy {
+    /// The record is dropped and counted.
+    #[default]
+    Drop,
+}
+
+/// The settings of a window step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowSettings {
+    /// Which windows.
+    pub windows: WindowSpec,
+    /// What becomes of late records.
+    pub late: LatePolicy,
+    /// What becomes of a record that the aggregate cannot take.
+    pub on_error: OnError,
+}
+
+impl<W: Into<WindowSpec>> From<W> for WindowSettings {
+    fn from(windows: W) -> WindowSettings {
+        WindowSettings { windows: windows.into(), late: LatePolicy::default(), on_error: OnError::default() }
+    }
+}
+
+impl WindowSettings {
+    /// The step in the table of steps. Windows and aggregates shape its state; lateness and policies do not.
+    pub fn step_spec<T, A: Aggregator<T>>(&self, id: StepId, aggregate: &A) -> StepSpec {
+        let spec = StepSpec::stateful(id, "window", u16::from(WINDOW_STATE_VERSION));
+        let spec = match self.windows.kind {
+            WindowKind::Tumbling { size } => spec.parameter("tumbling", size),
+            WindowKind::Sliding { size, every } => spec.parameter("size", size).parameter("every", every),
+            WindowKind::Session { gap } => spec.parameter("gap", gap),
+        };
+        spec.parameter("align", self.windows.align).parameter("aggregate", aggregate.shape())
+    }
+}
+
+/// Version of the rows of a window step.
+pub const WINDOW_STATE_VERSION: u8 = 1;
+
+/// Gives one result per key and window when the window is closed; the stream has passed `event_time` and
+/// `key_by`. A result's timestamp and event time are the end of its window less one millisecond.
+pub fn window<'s, T: Data, A>(
+    build: &FlowBuild<'s>,
+    step: &StepId,
+    stream: ElementStream<'s, Keyed<T>>,
+    settings: impl Into<WindowSettings>,
+    aggregate: A,
+) -> Result<ElementStream<'s, Keyed<Windowed<A::Out>>>, WindowError>
+where
+    A: Aggregator<T>,
+    A::Out: Data,
+{
+    let settings = settings.into();
+    let context = build.context();
+    let names = PartitionNames::new(context.inputs().iter().map(|(_, input)| input.name.clone()));
+    let logic = WindowLogic::new(&settings, aggregate, names, &context.sabotage())?;
+    Ok(keyed_step(build, stream, step, logic, settings.on_error))
+}
+
+/// The windows of one worker as a [`KeyedLogic`].
+pub struct WindowLogic<T, A: Aggregator<T>> {
+    windows: WindowState<T, A>,
+    late: LatePolicy,
+    fired: Vec<Fired<A::Out>>,
+    /// A rule that a test takes away.
+    session_by_step_only: bool,
+}
+
+impl<T: Data, A: Aggregator<T>> WindowLogic<T, A>
+where
+    A::Out: Data,
+{
+    /// No windows yet. `names` are the run's input partitions.
+    pub fn new(
+        settings: &WindowSettings,
+        aggregate: A,
+        names: PartitionNames,
+        sabotage: &Sabotage,
+    ) -> Result<WindowLogic<T, A>, WindowError> {
+        let session = matches!(settings.windows.kind, WindowKind::Session { .. });
+        Ok(WindowLogic {
+            windows: WindowState::new(settings.windows, aggregate, names)?,
+            late: settings.late,
+            fired: Vec::new(),
+            session_by_step_only: session && sabotage.sessions_ignore_partition_watermark,
+        })
+    }
+
+    fn emit(&mut self, outlet: &mut Outlet<'_, Keyed<Windowed<A::Out>>>) {
+        outlet.results.reserve(self.fired.len());
+        for Fired { key, hash, windowed } in self.fired.drain(..) {
+            let meta = outlet.meta_of_many(windowed.end.saturating_sub(1));
+            outlet.results.push(Element { value: Keyed { key, hash, value: windowed }, meta });
+        }
+    }
+}
+
+impl<T: Data, A: Aggregator<T>> KeyedLogic for WindowLogic<T, A>
+where
+    A::Out: Data,
+{
+    type In = T;
+    type Out = Keyed<Windowed<A::Out>>;
+
+    fn version(&self) -> u8 {
+        WINDOW_STATE_VERSION
+    }
+
+    fn acts_on_watermarks(&self) -> bool {
+        true
+    }
+
+    fn lateness_ms(&self) -> i64 {
+        self.windows.spec().lateness
+    }
+
+    fn restore(&mut self, row: &KeyRow, hash: KeyHash) -> Result<(), StateError> {
+        self.windows.restore(row, hash)
+    }
+
+    fn apply(
+        &mut self,
+        record: Element<Keyed<T>>,
+        floor: EventTime,
+        outlet: &mut Outlet<'_, Self::Out>,
+    ) -> Result<Applied, RecordError> {
+        let own = if self.session_by_step_only { EventTime::MIN } else { record.meta.watermark };
+        let window_record = WindowRecord {
+            key: record.value.key.as_deref(),
+            hash: record.value.hash,
+            order: Order::of(&record.meta),
+            watermark: own.max(floor),
+            value: &record.value.value,
+        };
+        let applied = self.windows.apply(window_record, outlet.rows);
+        let applied = applied.map_err(|error| RecordError(error.to_string()))?;
+        match (applied, self.late) {
+            (Applied::Taken, _) => Ok(Applied::Taken),
+            (Applied::Late, LatePolicy::Drop) => Ok(Applied::Late),
+        }
+    }
+
+    fn earliest_result(&mut self) -> Option<EventTime> {
+        self.windows.earliest_result()
+    }
+
+    fn hand_out(&mut self, watermark: EventTime, max: usize, outlet: &mut Outlet<'_, Self::Out>) -> Closing {
+        let closing = self.windows.close(watermark, max, outlet.rows, &mut self.fired);
+        self.emit(outlet);
+        closing
+    }
+
+    fn hand_out_last(&mut self, last: LastEpoch, max: usize, outlet: &mut Outlet<'_, Self::Out>) -> Closing {
+        match last {
+            LastEpoch::Stop => Closing::Done,
+            LastEpoch::End => {
+                let closing = self.windows.fire_open(max, &mut self.fired);
+                self.emit(outlet);
+                closing
+            }
+        }
+    }
+
+    fn snapshot(&mut self, rows: &mut StepRows) {
+        self.windows.snapshot(rows);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::window::{Tumbling, count, sum};
+
+    #[test]
+    fn another_window_or_aggregate_is_another_state_and_another_lateness_is_not() {
+        // S12
+        let id = || StepId::new("per-minute");
+        let both = || count().and(sum(|amount: &i64| *amount));
+        let settings = WindowSettings::from(Tumbling::minutes(1));
+        let spec = settings.step_spec(id(), &both());
+        let late = WindowSpec::from(Tumbling::minutes(1)).lateness(std::time::Duration::from_secs(9));
+        assert_eq!(spec, WindowSettings::from(late).step_spec(id(), &both()));
+        assert_ne!(spec, WindowSettings::from(Tumbling::minutes(2)).step_spec(id(), &both()));
+        assert_ne!(spec, settings.step_spec::<i64, _>(id(), &count()));
+        assert_eq!(spec.parameters["aggregate"], "count,sum");
+    }
+}

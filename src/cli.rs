@@ -1,0 +1,431 @@
+//! The command line: what was typed ([`Cli`]) and what it means ([`Config`]).
+//!
+//! The same commands drive a flow file (`tidegate run flow.yaml`) and a flow in Rust (`myflow run`, with its
+//! settings in `--config FILE`). A flag that sets an option becomes a layer over the file, so that it is checked
+//! and explained like the rest. A wrong command line ends with 64; help and version are no errors.
+
+use crate::config::flow_file::FileKind;
+use crate::config::layers::FlagSetting;
+use crate::config::units;
+use crate::exit;
+use clap::builder::PossibleValuesParser;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What was typed.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tidegate",
+    version,
+    about = "Right counts, windows and loads from Kafka topics",
+    long_about = "Right counts, windows and loads from Kafka topics.\n\n\
+        N processes of one command form a cluster; every Kafka partition is read by one worker, keyed state \
+        survives any crash, and the committed offsets move only past work that is durably done.",
+    after_long_help = after_help(),
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+pub struct Cli<S: Args> {
+    #[command(subcommand)]
+    command: CliCommand<S>,
+}
+
+fn after_help() -> String {
+    let codes: Vec<String> =
+        exit::EXIT_CODES.iter().map(|(code, why)| format!("  {code:>3}  {why}")).collect();
+    format!("Exit codes:\n{}", codes.join("\n"))
+}
+
+#[derive(Debug, Subcommand)]
+enum CliCommand<S: Args> {
+    /// Run a flow
+    #[command(after_help = "Examples:\n  \
+        tidegate run flow.yaml\n  \
+        tidegate run flow.yaml -w 4 -r ./recovery\n  \
+        tidegate run flow.yaml -i 0 -a \"h0:2101;h1:2101\" -w 2 -r /mnt/recovery   # process 0 of 2\n  \
+        tidegate run flow.yaml -i 1 -a \"h0:2101;h1:2101\" -w 2 -r /mnt/recovery   # process 1 of 2\n\n\
+        SIGTERM and SIGINT finish the epoch, save the state, commit and exit 0; a second signal exits at once.\n\
+        Every option of the file can be set as TIDEGATE__SECTION__KEY; a flag wins over that, and that over \
+        the file.")]
+    Run(CliRun<S>),
+    /// Check a flow without running it: nothing is contacted, nothing is changed
+    #[command(after_help = "Examples:\n  \
+        tidegate check flow.yaml\n  \
+        tidegate check flow.yaml --explain       # effective settings, and where each came from\n  \
+        tidegate check flow.yaml --format json   # one problem per line, for a program\n\n\
+        Exits with 0 when the flow can run, else with 78.")]
+    Check(CliCheck<S>),
+    /// Look into a recovery store
+    #[command(subcommand)]
+    Recovery(CliRecovery),
+    /// Show a crash and a restore on an embedded mock of Kafka; nothing needs to be installed
+    #[command(after_help = "A window over two processes with two workers each; one process is killed, the \
+        cluster starts again, and the result is compared with a straight recount. Takes less than a minute.")]
+    Demo {
+        /// Leave the files of the demo where they are
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  tidegate completions bash > /etc/bash_completion.d/tidegate")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page, or write one page per command
+    Man {
+        /// Directory to write the pages to; it must exist
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        directory: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum CliRecovery {
+    /// Print what a store holds: records, segments, steps, offsets
+    Inspect {
+        /// The store
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+    },
+    /// Read all that the newest record of a store names, and check it
+    Verify {
+        /// The store
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+    },
+}
+
+/// How the flow is named on the command line.
+pub trait FlowSource: Args {
+    /// The file, if one is given.
+    fn file(self) -> Option<PathBuf>;
+}
+
+/// The flow is a file.
+#[derive(Debug, Args)]
+pub struct FlowFile {
+    /// The flow file (YAML)
+    #[arg(value_name = "FLOW", value_hint = ValueHint::FilePath)]
+    flow: PathBuf,
+}
+
+impl FlowSource for FlowFile {
+    fn file(self) -> Option<PathBuf> {
+        Some(self.flow)
+    }
+}
+
+/// The flow is this program; a file has its settings.
+#[derive(Debug, Args)]
+pub struct SettingsFile {
+    /// File with the settings of the flow: the same keys as in a flow file, less `steps`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+}
+
+impl FlowSource for SettingsFile {
+    fn file(self) -> Option<PathBuf> {
+        self.config
+    }
+}
+
+#[derive(Debug, Args)]
+struct CliRun<S: Args> {
+    #[command(flatten)]
+    source: S,
+    #[command(flatten)]
+    cluster: CliCluster,
+    #[command(flatten)]
+    log: CliLog,
+    /// Read each partition to the end that it has now, close all windows, and exit
+    #[arg(long)]
+    until_end: bool,
+    /// Start from an empty store although the group has offsets: the lost state is accepted
+    #[arg(long, help_heading = "Recovery")]
+    allow_lost_state: bool,
+    /// Drop the state of steps that the flow has no more
+    #[arg(long, help_heading = "Recovery")]
+    allow_dropped_state: bool,
+    /// Fall back to the record before when the newest one is damaged
+    #[arg(long, help_heading = "Recovery")]
+    allow_older_snapshot: bool,
+}
+
+#[derive(Debug, Args)]
+struct CliCheck<S: Args> {
+    #[command(flatten)]
+    source: S,
+    #[command(flatten)]
+    cluster: CliCluster,
+    /// Print the effective settings, where each came from, and what delivery they mean
+    #[arg(long)]
+    explain: bool,
+    /// How problems are printed
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = PossibleValuesParser::new(["text", "json"]))]
+    format: String,
+}
+
+#[derive(Debug, Args)]
+struct CliCluster {
+    /// This process's place in the address list, from 0
+    #[arg(short = 'i', long = "process", value_name = "INDEX", help_heading = "Cluster")]
+    process_index: Option<u16>,
+    /// Addresses of all processes, in the order of their places, such as "h0:2101;h1:2101"
+    #[arg(short = 'a', long, value_name = "ADDRESSES", help_heading = "Cluster")]
+    addresses: Option<String>,
+    /// Worker threads of each process
+    #[arg(short = 'w', long, value_name = "COUNT", help_heading = "Cluster", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    workers: Option<u32>,
+    /// What to do when a peer is lost: exit ends the process with 75
+    #[arg(long, value_name = "WHAT", help_heading = "Cluster", value_parser = PossibleValuesParser::new(["exit"]))]
+    on_peer_loss: Option<String>,
+    /// How long a stop may take, such as 30s
+    #[arg(long, value_name = "DURATION", help_heading = "Cluster", value_parser = parse_duration)]
+    shutdown_timeout: Option<String>,
+    /// Directory of the recovery store, the same for all processes
+    #[arg(short = 'r', long, value_name = "DIR", help_heading = "Recovery", value_hint = ValueHint::DirPath)]
+    recovery: Option<String>,
+    /// Serve /livez, /readyz, /metrics and /status here: a port, :port or address:port
+    #[arg(long, value_name = "ADDR")]
+    http: Option<String>,
+}
+
+#[derive(Debug, Args)]
+struct CliLog {
+    /// How logs look; text on a terminal and json elsewhere when it is not given
+    #[arg(long, value_name = "FORMAT", help_heading = "Logs", value_parser = PossibleValuesParser::new(["text", "json"]))]
+    log_format: Option<String>,
+    /// Which logs are written: error, warn, info, debug, trace, or a filter such as info,tidegate_cluster=debug
+    #[arg(long, value_name = "LEVEL", help_heading = "Logs", value_parser = parse_level)]
+    log_level: Option<String>,
+}
+
+fn parse_duration(text: &str) -> Result<String, String> {
+    units::parse_duration(text)
+        .map(|_| text.to_string())
+        .map_err(|message| format!("{message}; write {}", units::DURATION_FORM))
+}
+
+fn parse_level(text: &str) -> Result<String, String> {
+    crate::telemetry::check_level(text).map(|()| text.to_string())
+}
+
+/// What the command line means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Config {
+    /// Run a flow.
+    Run(RunConfig),
+    /// Check a flow.
+    Check(CheckConfig),
+    /// Print what a store holds.
+    RecoveryInspect(PathBuf),
+    /// Check a store.
+    RecoveryVerify(PathBuf),
+    /// Run the demo.
+    Demo {
+        /// Leave its files.
+        keep: bool,
+    },
+}
+
+/// Which file to read, and the flags over it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowConfig {
+    /// The file; `None` for a flow in Rust whose settings are all in flags and the environment.
+    pub file: Option<PathBuf>,
+    /// What it holds.
+    pub kind: FileKind,
+    /// Flags that set options.
+    pub flags: Vec<FlagSetting>,
+}
+
+/// Run a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunConfig {
+    /// The flow.
+    pub flow: FlowConfig,
+    /// What only a flag can say.
+    pub options: RunOptions,
+}
+
+/// What only a flag can say: it is about one start, not about the flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunOptions {
+    /// Read to the ends that the partitions have at the start, close all windows, and exit.
+    pub until_end: bool,
+    /// Start from an empty store although the group has offsets.
+    pub allow_lost_state: bool,
+    /// Drop the state of steps that are gone.
+    pub allow_dropped_state: bool,
+    /// Fall back to the record before a damaged one.
+    pub allow_older_snapshot: bool,
+}
+
+/// Check a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckConfig {
+    /// The flow.
+    pub flow: FlowConfig,
+    /// Print the effective settings too.
+    pub explain: bool,
+    /// Problems as JSON lines.
+    pub json: bool,
+}
+
+/// What becomes of a command line.
+#[derive(Debug)]
+pub enum Parsed {
+    /// Something to do.
+    Do(Config),
+    /// It is done already (help, version, completions, the manual), or it was wrong.
+    Exit(ExitCode),
+}
+
+/// Reads the command line of `tidegate` itself: the flow is a file.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Parsed {
+    parse_as::<FlowFile>("tidegate", None, FileKind::Flow, arguments)
+}
+
+/// Reads the command line of a flow in Rust, whose program has this name and version.
+pub fn parse_for_program(name: &str, version: &str, arguments: impl IntoIterator<Item = OsString>) -> Parsed {
+    parse_as::<SettingsFile>(name, Some(version), FileKind::SettingsOnly, arguments)
+}
+
+fn command<S: FlowSource>(name: &str, version: Option<&str>) -> clap::Command {
+    // clap keeps names and versions for ever; there is one command line in the life of a process.
+    let kept = |text: &str| -> &'static str { String::from(text).leak() };
+    let mut command = Cli::<S>::command().name(kept(name)).bin_name(name);
+    if let Some(version) = version {
+        command = command.version(kept(version));
+        // The examples name the program and its flow file.
+        command = command
+            .mut_subcommand("run", |run| {
+                run.after_help(format!(
+                    "Examples:\n  {name} run --config settings.yaml\n  \
+                     {name} run -w 4 -r ./recovery\n  \
+                     {name} run -i 0 -a \"h0:2101;h1:2101\" -w 2 -r /mnt/recovery   # process 0 of 2"
+                ))
+            })
+            .mut_subcommand("check", |check| {
+                check.after_help(format!("Example:\n  {name} check --config settings.yaml --explain"))
+            })
+            .mut_subcommand("completions", |completions| {
+                completions.after_help(format!("Example:\n  {name} completions bash"))
+            });
+    }
+    command
+}
+
+fn parse_as<S: FlowSource>(
+    name: &str,
+    version: Option<&str>,
+    kind: FileKind,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Parsed {
+    let matched = command::<S>(name, version).try_get_matches_from(arguments);
+    let cli = match matched.and_then(|matches| Cli::<S>::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let code = if error.use_stderr() { exit::USAGE } else { exit::DONE };
+            return match error.print() {
+                Ok(()) => Parsed::Exit(ExitCode::from(code)),
+                Err(_) => Parsed::Exit(ExitCode::from(exit::USAGE)),
+            };
+        }
+    };
+    match cli.command {
+        CliCommand::Run(run) => {
+            let mut flags = run.cluster.settings();
+            flags.extend(run.log.settings());
+            Parsed::Do(Config::Run(RunConfig {
+                flow: FlowConfig { file: run.source.file(), kind, flags },
+                options: RunOptions {
+                    until_end: run.until_end,
+                    allow_lost_state: run.allow_lost_state,
+                    allow_dropped_state: run.allow_dropped_state,
+                    allow_older_snapshot: run.allow_older_snapshot,
+                },
+            }))
+        }
+        CliCommand::Check(check) => Parsed::Do(Config::Check(CheckConfig {
+            flow: FlowConfig { file: check.source.file(), kind, flags: check.cluster.settings() },
+            explain: check.explain,
+            json: check.format == "json",
+        })),
+        CliCommand::Recovery(CliRecovery::Inspect { directory }) => {
+            Parsed::Do(Config::RecoveryInspect(directory))
+        }
+        CliCommand::Recovery(CliRecovery::Verify { directory }) => {
+            Parsed::Do(Config::RecoveryVerify(directory))
+        }
+        CliCommand::Demo { keep } => Parsed::Do(Config::Demo { keep }),
+        CliCommand::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command::<S>(name, version), name, &mut script);
+            Parsed::Exit(written(std::io::stdout().lock().write_all(&script)))
+        }
+        CliCommand::Man { directory } => {
+            Parsed::Exit(written(manual(command::<S>(name, version), directory)))
+        }
+    }
+}
+
+fn manual(command: clap::Command, directory: Option<PathBuf>) -> std::io::Result<()> {
+    match directory {
+        Some(directory) => clap_mangen::generate_to(command, directory),
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(command).render(&mut page)?;
+            std::io::stdout().lock().write_all(&page)
+        }
+    }
+}
+
+fn written(outcome: std::io::Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::from(exit::DONE),
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "error: cannot write: {error}");
+            exit::code(tidegate_recovery::ErrorClass::StoreIo)
+        }
+    }
+}
+
+impl CliCluster {
+    fn settings(self) -> Vec<FlagSetting> {
+        let number = |number: Option<u32>| number.map(|number| number.to_string());
+        settings([
+            ("-i", "cluster.process_index", number(self.process_index.map(u32::from))),
+            ("-a", "cluster.addresses", self.addresses),
+            ("-w", "cluster.workers_per_process", number(self.workers)),
+            ("--on-peer-loss", "cluster.on_peer_loss", self.on_peer_loss),
+            ("--shutdown-timeout", "cluster.shutdown_timeout", self.shutdown_timeout),
+            ("-r", "recovery.directory", self.recovery),
+            ("--http", "http", self.http),
+        ])
+    }
+}
+
+impl CliLog {
+    fn settings(self) -> Vec<FlagSetting> {
+        settings([
+            ("--log-format", "log.format", self.log_format),
+            ("--log-level", "log.level", self.log_level),
+        ])
+    }
+}
+
+fn settings<const N: usize>(given: [(&'static str, &'static str, Option<String>); N]) -> Vec<FlagSetting> {
+    given
+        .into_iter()
+        .filter_map(|(flag, path, value)| Some(FlagSetting { flag, path, value: value? }))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! From a command line to its end: what each command does.
+
+use crate::check;
+use crate::cli::{self, Config, Parsed, RunConfig};
+use crate::config::flow_file::FileKind;
+use crate::config::layers::Environment;
+use crate::config::settings::LogSettings;
+use crate::config::{FlowDescription, Problems, Settings};
+use crate::flow::{Flow, described};
+use crate::run::{Describe, Job};
+use crate::{demo, run, telemetry};
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tidegate_recovery::storage::LocalDirectory;
+use tidegate_recovery::{ErrorClass, RecoveryStore, StoreError};
+
+/// The `tidegate` command: the flow is a file.
+pub fn tidegate() -> ExitCode {
+    match cli::parse(std::env::args_os()) {
+        Parsed::Exit(code) => code,
+        Parsed::Do(config) => perform(config, None),
+    }
+}
+
+/// A flow in Rust: call it from `main`. The program gets every command and flag that `tidegate` has; its settings
+/// stand in `--config FILE`, in the environment (`TIDEGATE__SECTION__KEY`) and in flags.
+///
+/// `flow` describes the flow. It is called once to plan it and once on every worker thread, and must do the same
+/// each time. The flow's name is the `flow` key of the settings, or else the name of the program.
+pub fn main(flow: impl Fn(&Flow<'_>) + Send + Sync + 'static) -> ExitCode {
+    let program = std::env::current_exe().ok();
+    let stem = program.as_deref().and_then(Path::file_stem).and_then(std::ffi::OsStr::to_str);
+    let name = stem.unwrap_or("flow").to_owned();
+    match cli::parse_for_program(&name, env!("CARGO_PKG_VERSION"), std::env::args_os()) {
+        Parsed::Exit(code) => code,
+        Parsed::Do(config) => perform(config, Some((name, Arc::new(flow)))),
+    }
+}
+
+fn perform(config: Config, program: Option<(String, Describe)>) -> ExitCode {
+    let environment = Environment::of_process();
+    match config {
+        Config::Run(config) => start(&config, &environment, program),
+        Config::Check(config) => match program {
+            None => check::run(&config, &environment),
+            Some((name, describe)) => check_program(&config, &environment, &name, describe),
+        },
+        Config::RecoveryInspect(directory) => {
+            look(&directory, |store| store.inspect().map(|found| (found.to_string(), true)))
+        }
+        Config::RecoveryVerify(directory) => {
+            look(&directory, |store| store.verify().map(|found| (found.to_string(), found.damage.is_empty())))
+        }
+        Config::Demo { keep } => {
+            telemetry::start(&LogSettings { level: "warn".into(), ..LogSettings::default() });
+            match demo::run(keep, &mut std::io::stdout().lock()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    eprintln!("tidegate demo: {error}");
+                    ExitCode::from(ErrorClass::Internal.exit_code())
+                }
+            }
+        }
+    }
+}
+
+fn start(config: &RunConfig, environment: &Environment, program: Option<(String, Describe)>) -> ExitCode {
+    let loaded = check::load_config(&config.flow, environment);
+    let job = |name: String, describe: Describe, settings: Settings| Job {
+        name,
+        describe,
+        settings,
+        until_end: config.options.until_end,
+        allow_lost_state: config.options.allow_lost_state,
+        allow_dropped_state: config.options.allow_dropped_state,
+        allow_older_snapshot: config.options.allow_older_snapshot,
+    };
+    debug_assert_eq!(program.is_some(), config.flow.kind == FileKind::SettingsOnly);
+    let (job, warnings) = match program {
+        None => match loaded.into_flow() {
+            Err((source, problems)) => return refused(&check::problems_text(&source, &problems)),
+            Ok((description, settings, warnings)) => {
+                (job(description.name.to_string(), of_file(description), settings), warnings)
+            }
+        },
+        Some((name, describe)) => {
+            let name = loaded.name.clone().unwrap_or(name);
+            match loaded.into_settings() {
+                Err((source, problems)) => return refused(&check::problems_text(&source, &problems)),
+                Ok((settings, warnings)) => (job(name, describe, settings), warnings),
+            }
+        }
+    };
+    telemetry::start(&job.settings.log);
+    warn(&warnings);
+    ExitCode::from(run::run(job))
+}
+
+/// The steps of a flow file, for the builder.
+fn of_file(description: FlowDescription) -> Describe {
+    Arc::new(move |flow: &Flow<'_>| described::describe(flow, &description))
+}
+
+fn warn(problems: &Problems) {
+    for problem in problems.warnings() {
+        tracing::warn!(code = problem.code, path = problem.path, "{}", problem.text());
+    }
+}
+
+fn refused(text: &str) -> ExitCode {
+    eprint!("{text}");
+    ExitCode::from(ErrorClass::Config.exit_code())
+}
+
+/// Checks a flow in Rust: its settings, then the plan of its steps.
+fn check_program(
+    config: &cli::CheckConfig,
+    environment: &Environment,
+    name: &str,
+    describe: Describe,
+) -> ExitCode {
+    let mut loaded = check::load_config(&config.flow, environment);
+    if let Some(settings) = loaded.settings.clone() {
+        let name = loaded.name.clone().unwrap_or_else(|| name.to_owned());
+        let job = Job {
+            name,
+            describe,
+            settings,
+            until_end: false,
+            allow_lost_state: false,
+            allow_dropped_state: false,
+            allow_older_snapshot: false,
+        };
+        for problem in job.plan().1 {
+            loaded.report(problem);
+        }
+    }
+    check::finish(&loaded, config.explain, config.json)
+}
+
+/// Looks into a store and prints what `show` says; false means that it is not sound.
+fn look(
+    directory: &Path,
+    show: impl FnOnce(&RecoveryStore) -> Result<(String, bool), StoreError>,
+) -> ExitCode {
+    match show(&RecoveryStore::new(Arc::new(LocalDirectory::new(directory)))) {
+        Ok((text, sound)) => {
+            if let Err(error) = writeln!(std::io::stdout(), "{text}") {
+                eprintln!("cannot write to stdout: {error}");
+                return ExitCode::from(ErrorClass::StoreIo.exit_code());
+            }
+            ExitCode::from(if sound { 0 } else { ErrorClass::Data.exit_code() })
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(error.class().exit_code())
+        }
+    }
+}

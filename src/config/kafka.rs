@@ -1,0 +1,202 @@
+//! The sections `kafka.consumer` and `kafka.producer`.
+
+use super::settings::Secret;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What becomes of a record when something fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DeliveryGuarantee {
+    /// A crash may lose records, none is delivered twice.
+    AtMostOnce,
+    /// No record is lost, a crash may deliver some again.
+    AtLeastOnce,
+    /// No record is lost and none is seen twice.
+    ExactlyOnce,
+}
+
+impl DeliveryGuarantee {
+    /// The word in a configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DeliveryGuarantee::AtMostOnce => "at_most_once",
+            DeliveryGuarantee::AtLeastOnce => "at_least_once",
+            DeliveryGuarantee::ExactlyOnce => "exactly_once",
+        }
+    }
+}
+
+/// What decided on the delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryReason {
+    /// The option `delivery`.
+    Chosen,
+    /// The deprecated `enable_auto_commit`.
+    AutoCommit(bool),
+    /// Neither: what old configurations expect.
+    Unset,
+}
+
+/// Where a partition starts that neither the store nor the group knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OffsetReset {
+    /// At the start of its log.
+    Earliest,
+    /// At its end, made durable before reading.
+    Latest,
+    /// Nowhere: the start fails.
+    Error,
+}
+
+/// What to do when the offset to go on from is not in the log any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutOfRange {
+    /// Stop, and say how much is gone.
+    Fail,
+    /// Go on at the start of the log, with a warning and a count.
+    Earliest,
+    /// Go on at its end, with a warning and a count.
+    Latest,
+}
+
+/// What becomes of a record without a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tombstones {
+    /// Stepped over.
+    Skip,
+    /// Delivered, with a null value.
+    Deliver,
+}
+
+/// Which records of transactions a consumer sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isolation {
+    /// Those that are committed.
+    ReadCommitted,
+    /// All.
+    ReadUncommitted,
+}
+
+/// How a client reaches the brokers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecurityProtocol {
+    /// In the clear.
+    Plaintext,
+    /// TLS.
+    Ssl,
+    /// SASL in the clear.
+    SaslPlaintext,
+    /// SASL over TLS.
+    SaslSsl,
+}
+
+impl SecurityProtocol {
+    /// The value of librdkafka's `security.protocol`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SecurityProtocol::Plaintext => "plaintext",
+            SecurityProtocol::Ssl => "ssl",
+            SecurityProtocol::SaslPlaintext => "sasl_plaintext",
+            SecurityProtocol::SaslSsl => "sasl_ssl",
+        }
+    }
+
+    pub(super) fn is_sasl(self) -> bool {
+        matches!(self, SecurityProtocol::SaslPlaintext | SecurityProtocol::SaslSsl)
+    }
+}
+
+/// How a client proves who it is, and how it trusts the brokers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SecuritySettings {
+    /// How the brokers are reached.
+    pub protocol: SecurityProtocol,
+    /// SASL mechanism: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+    pub mechanism: Option<&'static str>,
+    /// SASL user.
+    pub username: Option<String>,
+    /// SASL password.
+    pub password: Option<Secret>,
+    /// Certificates that are trusted (PEM); `None` means those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// Own certificate (PEM).
+    pub certificate_file: Option<PathBuf>,
+    /// Own private key (PEM).
+    pub key_file: Option<PathBuf>,
+    /// Password of the private key.
+    pub key_password: Option<Secret>,
+    /// Whether the broker's certificate must name the host; on unless switched off.
+    pub verify_hostname: bool,
+}
+
+impl Default for SecuritySettings {
+    fn default() -> SecuritySettings {
+        SecuritySettings {
+            protocol: SecurityProtocol::Plaintext,
+            mechanism: None,
+            username: None,
+            password: None,
+            ca_file: None,
+            certificate_file: None,
+            key_file: None,
+            key_password: None,
+            verify_hostname: true,
+        }
+    }
+}
+
+/// The section `kafka.consumer`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConsumerSettings {
+    /// Brokers to begin with.
+    pub brokers: Vec<String>,
+    /// The group that stores the offsets.
+    pub group_id: String,
+    /// Topics to read, where the flow does not name its streams.
+    pub topics: Vec<String>,
+    /// The effective guarantee.
+    pub delivery: DeliveryGuarantee,
+    /// What decided on it.
+    pub delivery_reason: DeliveryReason,
+    /// Where an unknown partition starts.
+    pub auto_offset_reset: OffsetReset,
+    /// What to do when an offset is gone.
+    pub on_out_of_range: OutOfRange,
+    /// Records without a value.
+    pub tombstones: Tombstones,
+    /// Records of transactions.
+    pub isolation: Isolation,
+    /// Records of one poll.
+    pub batch_size: usize,
+    /// Pause after an empty poll.
+    pub poll_backoff: Duration,
+    /// How often an idle partition's offset is committed again.
+    pub commit_keepalive: Duration,
+    /// Bytes that one worker has emitted and the flow has not passed.
+    pub in_flight_bytes: u64,
+    /// Records that one worker has emitted and the flow has not passed.
+    pub in_flight_records: u64,
+    /// `client.id`; `None` means the flow's name.
+    pub client_id: Option<String>,
+    /// How the brokers are reached.
+    pub security: SecuritySettings,
+    /// Further options of librdkafka.
+    pub extra: Vec<(String, String)>,
+}
+
+/// The section `kafka.producer`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProducerSettings {
+    /// Brokers to begin with; those of the consumer when the section names none.
+    pub brokers: Vec<String>,
+    /// `client.id`; `None` means the flow's name.
+    pub client_id: Option<String>,
+    /// How the brokers are reached; as the consumer does when the section names no brokers.
+    pub security: SecuritySettings,
+    /// Compression of what is written.
+    pub compression: &'static str,
+    /// How long a record waits for company.
+    pub linger: Duration,
+    /// Further options of librdkafka.
+    pub extra: Vec<(String, String)>,
+}

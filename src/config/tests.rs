@@ -1,0 +1,468 @@
+//! Flow files as a whole: the examples, the texts of their errors, and what a reader must never do.
+
+use super::flow_file::{FileKind, Loaded, load};
+use super::kafka::{DeliveryGuarantee, DeliveryReason};
+use super::layers::{Environment, FlagSetting};
+use super::problems::{Severity, code};
+use super::shape::{definition_hash, fingerprint, shapes};
+use super::yaml::{Origin, Source};
+use crate::check;
+use proptest::prelude::*;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+fn flows() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/flows")
+}
+
+fn environment() -> Environment {
+    [("BROKER", "localhost:9092")].into_iter().collect()
+}
+
+fn load_text(text: &str) -> Loaded {
+    load(Source::new("flow.yaml", text), FileKind::Flow, &environment(), &[])
+}
+
+fn codes(loaded: &Loaded, severity: Severity) -> Vec<&'static str> {
+    loaded
+        .problems
+        .iter()
+        .filter(|problem| problem.severity == severity)
+        .map(|problem| problem.code)
+        .collect()
+}
+
+/// A flow with these lines in the section of the consumer, and these steps.
+fn flow_with(consumer: &str, rest: &str) -> String {
+    format!(
+        "flow: f\nkafka:\n  consumer:\n    brokers: [b:1]\n    group_id: g\n    topics: [t]\n{consumer}\n{rest}"
+    )
+}
+
+const SINK: &str = "steps:\n  - sink: stdout\n";
+const AT_LEAST_ONCE: &str = "    delivery: at_least_once";
+
+#[test]
+fn every_example_is_read_without_a_problem() {
+    let mut read = 0;
+    for entry in std::fs::read_dir(flows()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let loaded = load_text(&text);
+            assert!(loaded.problems.is_empty(), "{}", check::problems_text(&loaded.source, &loaded.problems));
+            let flow = loaded.flow.unwrap();
+            assert!(flow.streams.iter().all(|stream| !stream.steps.is_empty()));
+            read += 1;
+        }
+    }
+    assert!(read >= 7, "only {read} examples");
+}
+
+/// Each file under `tests/flows/errors` and what `check` says about it, reviewed by a person.
+/// `TIDEGATE_UPDATE_SNAPSHOTS=1` writes the texts anew.
+#[test]
+fn error_texts_are_as_they_were_reviewed() {
+    let mut read = 0;
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(flows().join("errors")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    for path in paths {
+        if path.extension().is_none_or(|extension| extension != "yaml") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let loaded = load_text(&text);
+        let report =
+            format!("{}\n{}", check::report(&loaded, false, false), check::report(&loaded, false, true));
+        compare(&path.with_extension("expected"), &report);
+        read += 1;
+    }
+    assert!(read >= 5, "only {read} files");
+}
+
+/// Compares with a reviewed text under `tests/snapshots`.
+pub(crate) fn compare_snapshot(name: &str, found: &str) {
+    compare(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots").join(name), found);
+}
+
+fn compare(expected: &Path, found: &str) {
+    if std::env::var_os("TIDEGATE_UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(expected, found).unwrap();
+    }
+    let reviewed = std::fs::read_to_string(expected).unwrap_or_default();
+    assert_eq!(found, reviewed, "{}", expected.display());
+}
+
+#[test]
+fn an_explanation_is_as_it_was_reviewed() {
+    let text = std::fs::read_to_string(flows().join("orders-per-minute.yaml")).unwrap();
+    let environment: Environment =
+        [("BROKER", "localhost:9092"), ("TIDEGATE__RECOVERY__COMMIT_INTERVAL", "2s")].into_iter().collect();
+    let flags = [FlagSetting { flag: "-w", path: "cluster.workers_per_process", value: "4".into() }];
+    let loaded = load(Source::new("flow.yaml", text), FileKind::Flow, &environment, &flags);
+    compare_snapshot("explained.txt", &check::report(&loaded, true, false));
+}
+
+// L1, L11–L15: what delivery a configuration means.
+#[test]
+fn delivery_follows_the_option_then_the_deprecated_one_then_the_old_default() {
+    use DeliveryGuarantee::{AtLeastOnce, AtMostOnce};
+    let matrix = [
+        // delivery, enable_auto_commit, what it means, errors, warnings
+        (None, None, AtMostOnce, vec![], vec![code::DELIVERY_UNSET]),
+        (None, Some(true), AtMostOnce, vec![], vec![code::DEPRECATED_OPTION]),
+        (None, Some(false), AtLeastOnce, vec![], vec![code::DEPRECATED_OPTION]),
+        (Some("at_least_once"), None, AtLeastOnce, vec![], vec![]),
+        (Some("at_least_once"), Some(false), AtLeastOnce, vec![], vec![code::DEPRECATED_OPTION]),
+        (
+            Some("at_least_once"),
+            Some(true),
+            AtLeastOnce,
+            vec![code::DELIVERY_CONFLICT],
+            vec![code::DEPRECATED_OPTION],
+        ),
+        (Some("at_most_once"), None, AtMostOnce, vec![], vec![]),
+        (Some("at_most_once"), Some(true), AtMostOnce, vec![], vec![code::DEPRECATED_OPTION]),
+        (
+            Some("at_most_once"),
+            Some(false),
+            AtMostOnce,
+            vec![code::DELIVERY_CONFLICT],
+            vec![code::DEPRECATED_OPTION],
+        ),
+    ];
+    for (delivery, auto_commit, means, errors, warnings) in matrix {
+        let mut lines = String::new();
+        if let Some(delivery) = delivery {
+            lines += &format!("    delivery: {delivery}\n");
+        }
+        if let Some(auto_commit) = auto_commit {
+            lines += &format!("    enable_auto_commit: {auto_commit}\n");
+        }
+        let loaded = load_text(&flow_with(&lines, SINK));
+        let case = format!("{delivery:?} {auto_commit:?}");
+        assert_eq!(codes(&loaded, Severity::Error), errors, "{case}");
+        assert_eq!(codes(&loaded, Severity::Warning), warnings, "{case}");
+        let consumer = loaded.settings.unwrap().consumer.unwrap();
+        assert_eq!(consumer.delivery, means, "{case}");
+        let reason = match (delivery, auto_commit) {
+            (Some(_), _) => DeliveryReason::Chosen,
+            (None, Some(auto_commit)) => DeliveryReason::AutoCommit(auto_commit),
+            (None, None) => DeliveryReason::Unset,
+        };
+        assert_eq!(consumer.delivery_reason, reason, "{case}");
+    }
+}
+
+#[test]
+fn exactly_once_and_unknown_deliveries_are_refused() {
+    let exactly = load_text(&flow_with("    delivery: exactly_once", SINK));
+    assert_eq!(codes(&exactly, Severity::Error), [code::EXACTLY_ONCE_BLOCKED]);
+    let unknown = load_text(&flow_with("    delivery: exactly", SINK));
+    assert_eq!(codes(&unknown, Severity::Error), [code::INVALID_VALUE]);
+    let problem = unknown.problems.iter().next().unwrap();
+    assert!(problem.text().contains("at_most_once, at_least_once, exactly_once"), "{}", problem.text());
+}
+
+// L18, L51, L52, A20 and the guards of design 11.
+#[test]
+fn keyed_state_needs_a_store_unless_its_loss_is_accepted() {
+    let window = "  - event_time: { from: timestamp, out_of_order: 1s }\n  - key_by: key\n  \
+                  - window: { tumbling: 1m, aggregate: { n: count() } }\n";
+    let stateful = "  - key_by: key\n  - stateful_map: { state: value }\n";
+    let batches = "  - key_by: key\n  - collect_batch: { max_records: 3, timeout: 1s }\n";
+    let two = "cluster: { addresses: [h0:1, h1:2], process_index: 0 }\n";
+    let store = "recovery: { directory: /r }\n";
+    let allow = "volatile_state: allow\n";
+    let once = "    delivery: at_most_once";
+    for (delivery, steps, more, expected) in [
+        (AT_LEAST_ONCE, window, String::new(), vec![code::STATE_WITHOUT_RECOVERY]),
+        (AT_LEAST_ONCE, stateful, String::new(), vec![code::STATE_WITHOUT_RECOVERY]),
+        (AT_LEAST_ONCE, window, two.into(), vec![code::DELIVERY_KEYED_MULTIPROCESS]),
+        (AT_LEAST_ONCE, window, format!("{two}{store}"), vec![]),
+        (AT_LEAST_ONCE, window, allow.into(), vec![]),
+        (AT_LEAST_ONCE, batches, String::new(), vec![]),
+        (AT_LEAST_ONCE, batches, two.into(), vec![]),
+        (once, window, String::new(), vec![]),
+        (once, window, two.into(), vec![]),
+    ] {
+        let loaded = load_text(&flow_with(delivery, &format!("steps:\n{steps}  - sink: stdout\n{more}")));
+        assert_eq!(codes(&loaded, Severity::Error), expected, "{delivery} {steps} {more}");
+    }
+}
+
+// L59–L62: limits and deprecated options of the consumer.
+#[test]
+fn options_of_the_consumer_have_their_defaults_limits_and_warnings() {
+    let loaded = load_text(&flow_with(AT_LEAST_ONCE, SINK));
+    let consumer = loaded.settings.unwrap().consumer.unwrap();
+    assert_eq!(consumer.batch_size, 500);
+    assert_eq!(consumer.poll_backoff, Duration::from_millis(50));
+    assert_eq!(consumer.commit_keepalive, Duration::from_millis(1_800_000));
+    assert_eq!(consumer.in_flight_bytes, 128 << 20);
+    for (line, errors, warnings) in [
+        ("batch_size: 0", vec![code::INVALID_VALUE], vec![]),
+        ("commit_keepalive_ms: 0", vec![code::INVALID_VALUE], vec![]),
+        ("commit_keepalive_ms: 30m", vec![code::INVALID_VALUE], vec![]),
+        ("poll_backoff_ms: 0", vec![], vec![]),
+        ("poll_timeout_ms: 5", vec![], vec![code::DEPRECATED_OPTION]),
+        ("in_flight_bytes: 64M", vec![code::INVALID_VALUE], vec![]),
+        ("in_flight_bytes: 64MiB", vec![], vec![]),
+        ("topics: ['^orders.*']", vec![code::INVALID_VALUE, code::INVALID_VALUE], vec![]),
+        ("group_id: 'orders-{pod}'", vec![code::INVALID_VALUE], vec![code::GROUP_ID_UNSTABLE]),
+    ] {
+        // `group_id` and `topics` stand there for the second time, which is an error of its own.
+        let loaded = load_text(&flow_with(&format!("{AT_LEAST_ONCE}\n    {line}"), SINK));
+        if line.starts_with("topics") || line.starts_with("group_id") {
+            assert!(loaded.problems.has_errors(), "{line}");
+            continue;
+        }
+        assert_eq!(codes(&loaded, Severity::Error), errors, "{line}");
+        assert_eq!(codes(&loaded, Severity::Warning), warnings, "{line}");
+    }
+}
+
+// L3: a group with another name at each start knows no offsets.
+#[test]
+fn a_group_that_names_a_host_a_process_or_a_pod_is_warned_of() {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let pid = std::process::id();
+    let mut unstable =
+        vec!["orders-{pod}".to_string(), "orders-$(hostname)".into(), "orders-7d4b9c6f5-x2k8p".into()];
+    if host.trim().len() >= 4 && host.trim() != "localhost" {
+        unstable.push(format!("orders-{}", host.trim()));
+    }
+    if pid >= 100 {
+        unstable.push(format!("orders-{pid}"));
+    }
+    for group in unstable {
+        let text = flow_with(AT_LEAST_ONCE, SINK).replace("group_id: g", &format!("group_id: '{group}'"));
+        let loaded = load_text(&text);
+        assert_eq!(codes(&loaded, Severity::Warning), [code::GROUP_ID_UNSTABLE], "{group}");
+        assert!(!loaded.problems.has_errors());
+    }
+    for group in ["orders-service", "team-a.orders_v2", "orders-1"] {
+        let text = flow_with(AT_LEAST_ONCE, SINK).replace("group_id: g", &format!("group_id: {group}"));
+        assert!(load_text(&text).problems.is_empty(), "{group}");
+    }
+}
+
+#[test]
+fn test_steps_are_refused_without_their_switch() {
+    let steps = "steps:\n  - gate: { when: 'true', file: /tmp/open }\n  - delay: { when: 'true', for: 1s }\n  \
+                 - fail_on: { when: offset == 3, how: panic }\n  - sink: stdout\n";
+    let text = flow_with(AT_LEAST_ONCE, steps);
+    assert_eq!(codes(&load_text(&text), Severity::Error), [code::UNKNOWN_STEP; 3]);
+    let switched: Environment = [("TIDEGATE_TEST_STEPS", "1")].into_iter().collect();
+    let loaded = load(Source::new("flow.yaml", text), FileKind::Flow, &switched, &[]);
+    assert!(loaded.problems.is_empty(), "{}", check::problems_text(&loaded.source, &loaded.problems));
+}
+
+#[test]
+fn what_later_versions_bring_is_refused_with_a_plain_word() {
+    for steps in [
+        "  - dedup: { key: key, ttl: 1h }\n",
+        "  - join: { with: x, on: key }\n",
+        "  - fork: {}\n",
+        "  - encode: json\n",
+        "  - filter: { when: 'true', on_error: { dead_letter: dlq } }\n",
+        "  - decode: { avro: {} }\n",
+        "  - sink: { postgres: {} }\n",
+        "  - key_by: key\n  - window: { count: 5, aggregate: { n: count() } }\n",
+    ] {
+        let loaded = load_text(&flow_with(AT_LEAST_ONCE, &format!("steps:\n{steps}  - sink: stdout\n")));
+        assert!(
+            loaded.problems.iter().any(|problem| problem.text().contains("not available in this version")),
+            "{steps}: {}",
+            check::problems_text(&loaded.source, &loaded.problems)
+        );
+    }
+    for line in ["exactly_once: {}\n", "recovery: { directory: 's3://b/p' }\n"] {
+        let loaded = load_text(&flow_with(AT_LEAST_ONCE, &format!("{line}{SINK}")));
+        assert!(
+            loaded.problems.iter().any(|problem| problem.text().contains("not available in this version"))
+        );
+    }
+}
+
+#[test]
+fn steps_have_ids_that_stay_and_those_with_state_need_names() {
+    let ids = |steps: &str| {
+        let loaded = load_text(&flow_with(AT_LEAST_ONCE, &format!("steps:\n{steps}  - sink: stdout\n")));
+        let flow = loaded.flow.unwrap();
+        (
+            flow.steps().map(|(_, step)| step.id.to_string()).collect::<Vec<_>>().join(" "),
+            loaded.problems.iter().filter(|problem| problem.severity == Severity::Error).count(),
+        )
+    };
+    let (found, errors) =
+        ids("  - filter: value.a\n  - filter: value.b\n  - filter: { name: c, when: value.c }\n");
+    assert_eq!((found.as_str(), errors), ("filter filter-2 c sink", 0));
+    let (_, errors) = ids("  - filter: { name: c, when: value.c }\n  - map: { name: c, value: value }\n");
+    assert_eq!(errors, 1, "a name stands once");
+    let batches = "  - key_by: key\n  - collect_batch: { max_records: 2, timeout: 1s }\n  \
+                   - collect_batch: { max_records: 2, timeout: 1s }\n";
+    assert_eq!(ids(batches).1, 1, "the second batch has no name");
+}
+
+#[test]
+fn the_fingerprint_knows_what_shapes_state_and_nothing_else() {
+    let flow = |window: &str, filter: &str| {
+        let steps = format!(
+            "steps:\n  - event_time: {{ from: timestamp, out_of_order: 1s }}\n  - filter: {filter}\n  \
+             - key_by: value.k\n  - window: {{ {window}, aggregate: {{ n: count() }} }}\n  - sink: stdout\n\
+             recovery: {{ directory: /r }}\n"
+        );
+        let loaded = load_text(&flow_with(AT_LEAST_ONCE, &steps));
+        let settings = loaded.settings.unwrap();
+        let flow = loaded.flow.unwrap();
+        (fingerprint(&flow.name, &shapes(&flow)), definition_hash(&flow, &settings), shapes(&flow))
+    };
+    let base = flow("tumbling: 60s", "value.paid");
+    let names: Vec<_> = base.2.iter().map(|shape| (shape.id.to_string(), shape.kind)).collect();
+    assert_eq!(names, [("event_time".into(), "event_time"), ("window".into(), "window")]);
+    let window: Vec<_> = base.2[1].parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    assert_eq!(window, ["aggregate=n=count", "align=0s", "key=value.k", "size=1m", "window=tumbling"]);
+    let written_otherwise = flow("tumbling: 1m", "value.paid");
+    assert_eq!(base.0, written_otherwise.0);
+    assert_eq!(base.1, written_otherwise.1);
+    let other_filter = flow("tumbling: 60s", "value.open");
+    assert_eq!(base.0, other_filter.0, "stateless steps are free to change");
+    assert_ne!(base.1, other_filter.1, "but the processes of one cluster must agree on them");
+    assert_ne!(base.0, flow("tumbling: 61s", "value.paid").0);
+    assert_ne!(base.0, flow("session: { gap: 60s }", "value.paid").0);
+}
+
+#[test]
+fn a_file_of_settings_has_no_steps() {
+    let load = |text: &str| load(Source::new("s.yaml", text), FileKind::SettingsOnly, &environment(), &[]);
+    let text = "kafka: { consumer: { brokers: [b:1], group_id: g, delivery: at_least_once } }\n";
+    assert!(load(text).problems.is_empty());
+    assert!(load(text).settings.is_some());
+    assert!(load(&format!("{text}{SINK}")).problems.has_errors());
+}
+
+#[test]
+fn a_place_in_an_expression_is_found_however_the_expression_is_written() {
+    for (step, line, column) in [
+        ("  - filter: valeu.a\n", 9, 13),
+        ("  - filter: 'valeu.a'\n", 9, 14),
+        ("  - filter: \"1 == valeu.a\"\n", 9, 19),
+        ("  - filter: { when: true && valeu.a }\n", 9, 29),
+        ("  - filter: |\n      true &&\n        valeu.a\n", 11, 9),
+    ] {
+        let loaded = load_text(&flow_with(AT_LEAST_ONCE, &format!("steps:\n{step}  - sink: stdout\n")));
+        let problem = loaded.problems.iter().find(|problem| problem.code == code::BAD_EXPRESSION).unwrap();
+        let Origin::File(position) = problem.origin else { panic!("a place in the file") };
+        assert_eq!((position.line, position.column), (line, column), "{step}");
+    }
+}
+
+#[test]
+fn a_secret_is_shown_nowhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("password");
+    std::fs::write(&file, "hunter2-file\n").unwrap();
+    for line in ["password: hunter2".to_string(), format!("password_file: {}", file.display())] {
+        let security = format!(
+            "{AT_LEAST_ONCE}\n    security: {{ protocol: sasl_ssl, mechanism: PLAIN, username: u, {line} }}"
+        );
+        let loaded = load_text(&flow_with(&security, SINK));
+        assert!(loaded.problems.is_empty(), "{}", check::problems_text(&loaded.source, &loaded.problems));
+        let report = check::report(&loaded, true, false) + &check::report(&loaded, true, true);
+        let settings = loaded.settings.unwrap();
+        let password = settings.consumer.as_ref().unwrap().security.password.clone().unwrap();
+        assert!(password.reveal().starts_with("hunter2"), "the line feed of a file is not part of it");
+        assert!(!password.reveal().ends_with('\n'));
+        assert!(!format!("{settings:?}{report}").contains("hunter2"));
+    }
+}
+
+fn mutated_flow() -> impl Strategy<Value = String> {
+    let original = std::fs::read_to_string(flows().join("session.yaml")).unwrap();
+    let pieces = prop_oneof![
+        Just("{".to_string()),
+        Just("}".into()),
+        Just("[".into()),
+        Just("]".into()),
+        Just(": ".into()),
+        Just("- ".into()),
+        Just("\n".into()),
+        Just("\n  ".into()),
+        Just("&a ".into()),
+        Just("*a".into()),
+        Just("${".into()),
+        Just("'".into()),
+        Just("\"".into()),
+        Just("|".into()),
+        Just("---\n".into()),
+        Just("!!int ".into()),
+        Just("\t".into()),
+        Just("ü".into()),
+        Just("0".into()),
+        ".{0,3}",
+    ];
+    prop::collection::vec((any::<prop::sample::Index>(), 0_usize..12, pieces), 1..6).prop_map(move |edits| {
+        let mut letters: Vec<char> = original.chars().collect();
+        for (at, cut, piece) in edits {
+            let at = at.index(letters.len() + 1);
+            let end = (at + cut).min(letters.len());
+            letters.splice(at..end, piece.chars());
+        }
+        letters.into_iter().collect()
+    })
+}
+
+fn check_reading(text: &str) -> Result<(), TestCaseError> {
+    let loaded = load_text(text);
+    let lines = text.lines().count() as u32 + 1;
+    for problem in loaded.problems.iter() {
+        if let Origin::File(position) = problem.origin {
+            prop_assert!(position.line >= 1 && position.line <= lines && position.column >= 1, "{problem:?}");
+        }
+        prop_assert!(!problem.message.is_empty());
+    }
+    let _ = check::report(&loaded, true, false);
+    let _ = check::report(&loaded, true, true);
+    prop_assert_eq!(
+        loaded.clone().into_flow().is_ok(),
+        !loaded.problems.has_errors() && loaded.flow.is_some()
+    );
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("TIDEGATE_YAML_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(400),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_damaged_flow_gives_problems_with_places_and_never_a_panic(text in mutated_flow()) {
+        check_reading(&text)?;
+    }
+
+    #[test]
+    fn arbitrary_text_gives_problems_and_never_a_panic(text in "[-a-z0-9:{}\\[\\]&*!|>'\"%#@,\n \u{e9}]{0,60}") {
+        check_reading(&text)?;
+    }
+}
+
+#[test]
+fn a_small_file_cannot_grow_without_bound() {
+    let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
+    for level in 1..12 {
+        let below = vec![format!("*a{}", level - 1); 10].join(", ");
+        bomb += &format!("a{level}: &a{level} [{below}]\n");
+    }
+    let loaded = load_text(&bomb);
+    assert!(loaded.problems.has_errors());
+    let deep = format!("a: {}", "[".repeat(5_000));
+    assert!(load_text(&deep).problems.has_errors());
+    let mut chain = String::from("a0: &a0 [[[[[[[[[[[[[[[[[[[[x]]]]]]]]]]]]]]]]]]]]\n");
+    for level in 1..2_000 {
+        chain += &format!("a{level}: &a{level} [[[[[[[[*a{}]]]]]]]]\n", level - 1);
+    }
+    assert!(load_text(&chain).problems.has_errors());
+}

@@ -1,0 +1,145 @@
+//! The clients of one process: a reader for each worker thread, a writer for each sink of each worker thread.
+
+use crate::config::kafka::{ConsumerSettings, OffsetReset, Tombstones as TombstoneSetting};
+use crate::start::{StartPlan, out_of_range};
+use std::cell::OnceCell;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_operators::fault::Fault;
+use tidegate_operators::inputs::InputTable;
+use tidegate_operators::kafka::{
+    ConsumerConfig, KafkaProducer, KafkaReader, PartitionStart, ProducerConfig, ReaderOptions, Tombstones,
+};
+use tidegate_operators::sink::SinkWriter;
+use tidegate_operators::sink::file::FileWriter;
+use tidegate_operators::sink::stdout::StdoutWriter;
+use tidegate_operators::source::SourceReader;
+use tidegate_recovery::{ProcessIndex, WorkerIndex};
+
+/// Where a sink writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Destination {
+    /// A Kafka topic.
+    Topic(String),
+    /// A file; `{process}` in its path is the process index.
+    File(String),
+    /// The process's stdout.
+    Stdout,
+}
+
+/// How the clients of a process are opened.
+pub(crate) struct Connections {
+    pub(crate) consumer: ConsumerSettings,
+    pub(crate) consumer_config: ConsumerConfig,
+    pub(crate) producer_config: ProducerConfig,
+    pub(crate) process: ProcessIndex,
+    pub(crate) processes: usize,
+    pub(crate) inputs: InputTable,
+    pub(crate) start: StartPlan,
+    /// How long a commit of resolved start offsets may take.
+    pub(crate) commit_deadline: Duration,
+}
+
+impl Connections {
+    /// The reader of one worker thread. Start offsets that a policy chose are made durable in the group before
+    /// anything is read: `latest` must not move with every crash.
+    fn reader(&self, worker: WorkerIndex) -> Result<KafkaReader, Fault> {
+        let mut starts = Vec::new();
+        let mut chosen = Vec::new();
+        for id in self.inputs.owned_by(worker) {
+            let plan = self
+                .inputs
+                .name(id)
+                .and_then(|name| self.start.partitions.iter().find(|plan| plan.partition == *name))
+                .expect("the table of inputs is made of the start plan");
+            let unknown = plan.resumed.is_none() && plan.group.is_none();
+            if unknown && self.consumer.auto_offset_reset == OffsetReset::Latest {
+                chosen.push((id, plan.start));
+            }
+            starts.push(PartitionStart {
+                id,
+                partition: plan.partition.clone(),
+                start: plan.start,
+                end_at_start: plan.end,
+            });
+        }
+        let options = ReaderOptions {
+            config: self.consumer_config.clone(),
+            worker,
+            tombstones: match self.consumer.tombstones {
+                TombstoneSetting::Skip => Tombstones::Skip,
+                TombstoneSetting::Deliver => Tombstones::Deliver,
+            },
+            on_out_of_range: out_of_range(self.consumer.on_out_of_range),
+        };
+        let mut reader = KafkaReader::open(options, starts)?;
+        reader.expect_partitions(&self.partition_counts());
+        if !chosen.is_empty() {
+            reader.commit_and_wait(&chosen, self.commit_deadline).map_err(|reason| {
+                Fault::new(
+                    tidegate_recovery::ErrorClass::Unavailable,
+                    format!(
+                        "the start offsets that auto_offset_reset chose could not be committed: {reason}"
+                    ),
+                )
+            })?;
+        }
+        Ok(reader)
+    }
+}
+
+impl Connections {
+    /// How many partitions each topic had at the start: more of them are announced.
+    fn partition_counts(&self) -> Vec<(Arc<str>, usize)> {
+        let mut counts: Vec<(Arc<str>, usize)> = Vec::new();
+        for plan in &self.start.partitions {
+            match counts.last_mut() {
+                Some((topic, count)) if *topic == plan.partition.topic => *count += 1,
+                _ => counts.push((plan.partition.topic.clone(), 1)),
+            }
+        }
+        counts
+    }
+}
+
+/// The clients of one worker thread: its sinks share one producer.
+pub(crate) struct WorkerClients {
+    shared: Arc<Connections>,
+    worker: WorkerIndex,
+    producer: OnceCell<KafkaProducer>,
+}
+
+impl WorkerClients {
+    pub(crate) fn new(shared: Arc<Connections>, worker: WorkerIndex) -> WorkerClients {
+        WorkerClients { shared, worker, producer: OnceCell::new() }
+    }
+
+    /// The worker's reader.
+    pub(crate) fn reader(&self) -> Result<KafkaReader, Fault> {
+        self.shared.reader(self.worker)
+    }
+
+    /// The worker's producer, made when the first sink asks for it.
+    fn producer(&self) -> Result<&KafkaProducer, Fault> {
+        if let Some(producer) = self.producer.get() {
+            return Ok(producer);
+        }
+        let config = ProducerConfig {
+            record_bytes_max: self.shared.start.record_bytes_max,
+            ..self.shared.producer_config.clone()
+        };
+        let producer = KafkaProducer::new(&config, self.worker)?;
+        Ok(self.producer.get_or_init(|| producer))
+    }
+
+    /// A writer for one sink.
+    pub(crate) fn writer(&self, destination: &Destination) -> Result<Box<dyn SinkWriter>, Fault> {
+        Ok(match destination {
+            Destination::Topic(topic) => Box::new(self.producer()?.writer(topic)?),
+            Destination::File(path) => {
+                Box::new(FileWriter::open(path, self.shared.process, self.shared.processes)?)
+            }
+            Destination::Stdout => Box::new(StdoutWriter::start()?),
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! What a flow is made of, as data: the steps, what feeds them, and what of them shapes state.
+//!
+//! Both front doors (Rust and YAML) fill the same plan before a broker is contacted: guards, the fingerprint,
+//! `check` and the store's step table read it, and nothing of it is said a second time.
+
+use crate::config::problems::{Problem, code};
+use crate::config::yaml::Origin;
+use tidegate_operators::process::DeliveryGuarantee;
+use tidegate_operators::steps::{StepSpec, StepTable};
+use tidegate_recovery::{FlowFingerprint, KeyHash, StepId};
+
+/// Place of a step in the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Node(pub(crate) usize);
+
+/// What a step does with state, as far as delivery is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keeps {
+    /// Nothing.
+    Nothing,
+    /// Watermarks of the partitions that it sees; rebuilt from the records where there is no store.
+    Watermarks,
+    /// State per key that a crash would lose without a store.
+    Keyed,
+    /// Batches that are replayed from the source where there is no store (`collect_batch`).
+    Replayable,
+}
+
+/// One step of the plan.
+#[derive(Clone, Debug)]
+pub(crate) struct StepPlan {
+    /// Id, kind, version and the parameters that shape its state.
+    pub(crate) spec: StepSpec,
+    /// State it keeps.
+    pub(crate) keeps: Keeps,
+    /// The steps that feed it.
+    pub(crate) inputs: Vec<Node>,
+    /// Whether the stream behind it may end here: a sink, or a step whose records are meant to be dropped.
+    pub(crate) terminal: bool,
+}
+
+/// A topic that a sink writes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OutputTopic {
+    /// Name.
+    pub(crate) topic: String,
+    /// Partitions and replication to create it with when it is missing; `None` refuses a missing topic.
+    pub(crate) create: Option<(i32, i32)>,
+}
+
+/// The whole flow.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FlowPlan {
+    /// Name of the flow.
+    pub(crate) name: String,
+    /// The steps, each behind all that feed it.
+    pub(crate) steps: Vec<StepPlan>,
+    /// Topics that are read.
+    pub(crate) input_topics: Vec<String>,
+    /// Topics that are written.
+    pub(crate) output_topics: Vec<OutputTopic>,
+    /// What is wrong with the flow as such.
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// What the guards need to know beside the plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GuardContext {
+    /// What is promised.
+    pub(crate) delivery: DeliveryGuarantee,
+    /// Whether there is a recovery store.
+    pub(crate) store: bool,
+    /// `volatile_state: allow`.
+    pub(crate) volatile_state_allowed: bool,
+    /// Number of processes.
+    pub(crate) processes: usize,
+}
+
+impl FlowPlan {
+    /// The hash that all processes of a cluster must agree on: every step's id, kind, version and shape, the
+    /// wiring and the topics.
+    pub(crate) fn fingerprint(&self) -> FlowFingerprint {
+        let mut text = format!("flow {}\n", self.name);
+        for topic in &self.input_topics {
+            text.push_str(&format!("input {topic}\n"));
+        }
+        for output in &self.output_topics {
+            text.push_str(&format!("output {}\n", output.topic));
+        }
+        for step in &self.steps {
+            let inputs: Vec<_> = step.inputs.iter().map(|input| input.0).collect();
+            let spec = &step.spec;
+            text.push_str(&format!(
+                "step {} {} {} {inputs:?} {:?}\n",
+                spec.id, spec.kind, spec.version, spec.parameters
+            ));
+        }
+        FlowFingerprint(KeyHash::of(text.as_bytes()).0)
+    }
+
+    /// The steps as the operators and the store number them; an error names a step that is there twice.
+    pub(crate) fn table(&self) -> Result<StepTable, StepId> {
+        StepTable::new(self.steps.iter().map(|step| step.spec.clone())).map_err(|duplicate| duplicate.0)
+    }
+
+    /// Whether a step needs the store to keep what it promises.
+    pub(crate) fn needs_store(&self) -> bool {
+        self.steps.iter().any(|step| step.keeps == Keeps::Keyed)
+    }
+
+    /// Guards that look at the flow as a whole; every finding at once.
+    pub(crate) fn guards(&self, context: GuardContext) -> Vec<Problem> {
+        let mut problems = self.problems.clone();
+        self.guard_state(context, &mut problems);
+        self.guard_ends(&mut problems);
+        if self.input_topics.is_empty() {
+            problems.push(
+                Problem::error(
+                    code::INVALID_VALUE,
+                    "kafka.consumer.topics",
+                    &Origin::Default,
+                    "the flow reads no topic",
+                )
+                .advise("name at least one"),
+            );
+        }
+        problems
+    }
+
+    fn guard_state(&self, context: GuardContext, problems: &mut Vec<Problem>) {
+        if context.delivery == DeliveryGuarantee::AtMostOnce
+            || context.store
+            || context.volatile_state_allowed
+        {
+            return;
+        }
+        for step in self.steps.iter().filter(|step| step.keeps == Keeps::Keyed) {
+            let spec = &step.spec;
+            let (code, several) = match context.processes {
+                0 | 1 => (code::STATE_WITHOUT_RECOVERY, String::new()),
+                several => (code::DELIVERY_KEYED_MULTIPROCESS, format!(" on {several} processes")),
+            };
+            problems.push(
+                Problem::error(
+                    code,
+                    format!("steps.{}", spec.id),
+                    &Origin::Default,
+                    format!(
+                        "step {} ({}) keeps state per key{several} and there is no recovery store: every crash would lose it",
+                        spec.id, spec.kind
+                    ),
+                )
+                .advise(
+                    "add -r DIR (or `recovery: { directory: DIR }`), or accept the loss with `volatile_state: allow`",
+                ),
+            );
+        }
+    }
+
+    fn guard_ends(&self, problems: &mut Vec<Problem>) {
+        for (index, step) in self.steps.iter().enumerate() {
+            let feeds_something = self.steps.iter().any(|other| other.inputs.contains(&Node(index)));
+            if !step.terminal && !feeds_something {
+                problems.push(
+                    Problem::error(
+                        "FORK_BRANCH_NO_TERMINAL",
+                        format!("steps.{}", step.spec.id),
+                        &Origin::Default,
+                        format!("the stream behind step {} ({}) goes nowhere", step.spec.id, step.spec.kind),
+                    )
+                    .advise("end it with a sink, or with `drain` if its records are meant to be dropped"),
+                );
+            }
+        }
+    }
+}

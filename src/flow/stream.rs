@@ -1,0 +1,457 @@
+//! [`Stream`]: values on their way, and the steps that look at one of them at a time.
+
+use super::keyed::{KeyBytes, KeyedStream};
+use super::plan::{Keeps, Node, OutputTopic};
+use super::{Flow, refused};
+use crate::connections::Destination;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::time::Duration;
+use tidegate_operators::batch::ElementStream;
+use tidegate_operators::element::{Data, Element, Keyed, Record};
+use tidegate_operators::event_time::{EventTimeSettings, event_time};
+use tidegate_operators::record::{self, OnError};
+use tidegate_operators::sink::sink;
+use tidegate_recovery::EventTime;
+use timely::dataflow::operators::Concatenate;
+
+/// A stream of values of type `T`. Using a stream twice forks it: both users see every value.
+#[derive(Clone)]
+pub struct Stream<'s, T: Data> {
+    pub(super) flow: Flow<'s>,
+    pub(super) node: Node,
+    pub(super) event_time: bool,
+    /// `None` while the flow is planned.
+    pub(super) elements: Option<ElementStream<'s, T>>,
+}
+
+/// How much records of one partition may be out of order, for [`Stream::event_time`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutOfOrder {
+    pub(crate) settings: EventTimeSettings,
+}
+
+impl OutOfOrder {
+    /// A record is on time as long as it is no more than this behind the highest event time of its partition.
+    pub fn of(out_of_order: Duration) -> OutOfOrder {
+        OutOfOrder { settings: EventTimeSettings::out_of_order_ms(millis(out_of_order)) }
+    }
+
+    /// See [`OutOfOrder::of`].
+    pub fn secs(secs: u64) -> OutOfOrder {
+        OutOfOrder::of(Duration::from_secs(secs))
+    }
+
+    /// See [`OutOfOrder::of`].
+    pub fn millis(millis: u64) -> OutOfOrder {
+        OutOfOrder::of(Duration::from_millis(millis))
+    }
+
+    /// A partition without a record for this long holds no watermark back (30 s by default).
+    pub fn idle(mut self, idle: Duration) -> OutOfOrder {
+        self.settings.idle = idle;
+        self
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// Which of two steps that are done in one cannot take a record.
+pub(super) enum Refusal {
+    /// The one that gives the key.
+    Key(String),
+    /// The one that gives the value.
+    Value(String),
+}
+
+/// Turns records into values.
+pub trait Decode: 'static {
+    /// What a record becomes.
+    type Out: Data;
+
+    /// The value of a record; the error's text says what is wrong with it.
+    fn decode(&self, record: &Record) -> Result<Self::Out, String>;
+}
+
+/// Decodes a record's value as JSON.
+pub struct Json<T>(PhantomData<fn() -> T>);
+
+impl<T> Json<T> {
+    /// A decoder of JSON documents.
+    pub fn new() -> Json<T> {
+        Json(PhantomData)
+    }
+}
+
+impl<T> Default for Json<T> {
+    fn default() -> Json<T> {
+        Json::new()
+    }
+}
+
+impl<T: Data + DeserializeOwned> Decode for Json<T> {
+    type Out = T;
+
+    fn decode(&self, record: &Record) -> Result<T, String> {
+        match &record.value {
+            None => Err("the record has no value".to_owned()),
+            Some(value) => serde_json::from_slice(value)
+                .map_err(|error| format!("the value is not the expected JSON: {error}")),
+        }
+    }
+}
+
+/// Makes records of values.
+pub trait IntoRecord {
+    /// A record with this key and `value` as JSON.
+    fn json(key: impl KeyBytes, value: &impl Serialize) -> Record;
+}
+
+impl IntoRecord for Record {
+    fn json(key: impl KeyBytes, value: &impl Serialize) -> Record {
+        let value =
+            serde_json::to_vec(value).expect("a value whose maps have string keys can be written as JSON");
+        Record { key: key.key_bytes(), value: Some(value.into()) }
+    }
+}
+
+impl<'s, T: Data> Stream<'s, T> {
+    /// A step behind this one.
+    fn step<U: Data>(
+        self,
+        name: Option<&str>,
+        kind: &'static str,
+        build: impl FnOnce(
+            &tidegate_operators::build::FlowBuild<'s>,
+            &tidegate_recovery::StepId,
+            ElementStream<'s, T>,
+        ) -> ElementStream<'s, U>,
+    ) -> Stream<'s, U> {
+        let (node, id) = self.flow.add(name, kind, Keeps::Nothing, BTreeMap::new(), vec![self.node]);
+        let elements = self.elements.map(|elements| {
+            let (operators, _) = self.flow.building().expect("a stream with elements is being built");
+            build(operators, &id, elements)
+        });
+        Stream { flow: self.flow, node, event_time: self.event_time, elements }
+    }
+
+    /// A part of the step before, which the plan does not show as one of its own: it has no name to keep.
+    pub(super) fn untracked<U: Data>(
+        self,
+        build: impl FnOnce(
+            &tidegate_operators::build::FlowBuild<'s>,
+            &tidegate_recovery::StepId,
+            ElementStream<'s, T>,
+        ) -> ElementStream<'s, U>,
+    ) -> Stream<'s, U> {
+        self.step(Some("result"), "map", build)
+    }
+
+    /// Keeps the values for which `keep` holds.
+    pub fn filter(self, name: &str, keep: impl Fn(&T) -> bool + 'static) -> Stream<'s, T> {
+        self.step(Some(name), "filter", move |build, id, elements| {
+            record::filter(build, id, elements, move |element| keep(&element.value))
+        })
+    }
+
+    /// Makes another value of each.
+    pub fn map<U: Data>(self, name: &str, f: impl Fn(T) -> U + 'static) -> Stream<'s, U> {
+        self.step(Some(name), "map", move |build, id, elements| record::map(build, id, elements, f))
+    }
+
+    /// Makes another value of each, or fails on it: the run ends with the record's topic, partition and
+    /// offset, unless [`OnError::Drop`] says that it is dropped and counted.
+    pub fn try_map<U: Data, E: Display>(
+        self,
+        name: &str,
+        on_error: OnError,
+        f: impl Fn(T) -> Result<U, E> + 'static,
+    ) -> Stream<'s, U> {
+        self.try_map_elements(Some(name), "map", on_error, move |Element { value, meta }| {
+            f(value).map(|value| Element { value, meta })
+        })
+    }
+
+    /// The same over elements: timestamp, headers and where the record came from can be seen and changed.
+    pub fn try_map_elements<U: Data, E: Display>(
+        self,
+        name: Option<&str>,
+        kind: &'static str,
+        on_error: OnError,
+        f: impl Fn(Element<T>) -> Result<Element<U>, E> + 'static,
+    ) -> Stream<'s, U> {
+        self.step(name, kind, move |build, id, elements| record::try_map(build, id, elements, on_error, f))
+    }
+
+    /// Makes any number of values of each.
+    pub fn flat_map<U: Data, I>(self, name: &str, f: impl Fn(T) -> I + 'static) -> Stream<'s, U>
+    where
+        I: IntoIterator<Item = U>,
+        I::IntoIter: 'static,
+    {
+        self.step(Some(name), "flat_map", move |build, id, elements| record::flat_map(build, id, elements, f))
+    }
+
+    /// Makes any number of values of each element, or fails on it.
+    pub fn try_flat_map_elements<U: Data, I, E: Display>(
+        self,
+        name: Option<&str>,
+        on_error: OnError,
+        f: impl Fn(Element<T>) -> Result<I, E> + 'static,
+    ) -> Stream<'s, U>
+    where
+        I: IntoIterator<Item = U>,
+        I::IntoIter: 'static,
+    {
+        self.step(name, "flat_map", move |build, id, elements| {
+            record::try_flat_map(build, id, elements, on_error, f)
+        })
+    }
+
+    /// Keeps the elements for which `keep` holds, or fails on one.
+    pub fn try_filter_elements<E: Display>(
+        self,
+        name: Option<&str>,
+        on_error: OnError,
+        keep: impl Fn(&Element<T>) -> Result<bool, E> + 'static,
+    ) -> Stream<'s, T> {
+        self.step(name, "filter", move |build, id, elements| {
+            record::try_filter(build, id, elements, on_error, keep)
+        })
+    }
+
+    /// Looks at each value.
+    pub fn inspect(self, name: &str, f: impl Fn(&T) + 'static) -> Stream<'s, T> {
+        self.inspect_elements(Some(name), move |element| f(&element.value))
+    }
+
+    /// Looks at each element.
+    pub fn inspect_elements(self, name: Option<&str>, f: impl FnMut(&Element<T>) + 'static) -> Stream<'s, T> {
+        self.step(name, "inspect", move |build, id, elements| record::inspect(build, id, elements, f))
+    }
+
+    /// A test step that stands in the stream; see the operators of the same names.
+    pub(crate) fn test_step(
+        self,
+        name: Option<&str>,
+        kind: &'static str,
+        build: impl FnOnce(
+            &tidegate_operators::build::FlowBuild<'s>,
+            &tidegate_recovery::StepId,
+            ElementStream<'s, T>,
+        ) -> ElementStream<'s, T>,
+    ) -> Stream<'s, T> {
+        self.step(name, kind, build)
+    }
+
+    /// Sets the event time, in milliseconds since the Unix epoch, and with it the watermark of each partition.
+    /// It stands before any `key_by`, and best before any filter: what is dropped earlier moves no watermark.
+    pub fn event_time(
+        self,
+        name: &str,
+        of: impl Fn(&T) -> i64 + 'static,
+        order: OutOfOrder,
+    ) -> Stream<'s, T> {
+        self.event_time_elements(Some(name), order.settings, OnError::Fail, move |element| {
+            Ok::<_, std::convert::Infallible>(of(&element.value))
+        })
+    }
+
+    /// The same over elements; it may fail.
+    pub fn event_time_elements<E: Display>(
+        self,
+        name: Option<&str>,
+        settings: EventTimeSettings,
+        on_error: OnError,
+        of: impl Fn(&Element<T>) -> Result<i64, E> + 'static,
+    ) -> Stream<'s, T> {
+        let (node, id) =
+            self.flow.add(name, "event_time", Keeps::Watermarks, BTreeMap::new(), vec![self.node]);
+        let elements = self.elements.map(|elements| {
+            let (operators, _) = self.flow.building().expect("a stream with elements is being built");
+            event_time(operators, &id, elements, settings, on_error, move |element| {
+                of(element).map(EventTime)
+            })
+        });
+        Stream { flow: self.flow, node, event_time: true, elements }
+    }
+
+    /// Groups by a key; windows and other stateful steps work per key.
+    pub fn key_by<K: KeyBytes + 'static>(self, key: impl Fn(&T) -> K + 'static) -> KeyedStream<'s, K, T> {
+        self.try_key_by_elements(None, OnError::Fail, move |element| {
+            Ok::<_, std::convert::Infallible>(key(&element.value).key_bytes())
+        })
+    }
+
+    /// The same over elements, with the key's bytes; it may fail.
+    pub fn try_key_by_elements<K: 'static, E: Display>(
+        self,
+        name: Option<&str>,
+        on_error: OnError,
+        key: impl Fn(&Element<T>) -> Result<Option<bytes::Bytes>, E> + 'static,
+    ) -> KeyedStream<'s, K, T> {
+        let keyed = self.step(name, "key_by", move |build, id, elements| {
+            record::try_key_by(build, id, elements, on_error, key)
+        });
+        KeyedStream::new(keyed)
+    }
+
+    /// Groups by a key and replaces each value before it moves to the worker that owns the key.
+    pub(super) fn key_by_projected<K: 'static, U: Data>(
+        self,
+        name: Option<&str>,
+        key_policy: OnError,
+        value_policy: OnError,
+        f: impl Fn(&Element<T>) -> Result<(Option<bytes::Bytes>, U), Refusal> + 'static,
+    ) -> KeyedStream<'s, K, U> {
+        let keyed = self.step(name, "key_by", move |build, id, elements| {
+            let handle = build.step(id);
+            let keyed =
+                record::try_flat_map(build, id, elements, OnError::Fail, move |element: Element<T>| {
+                    let (reason, policy) = match f(&element) {
+                        Ok((key, value)) => {
+                            let hash = record::hash_of_key(key.as_ref());
+                            return Ok(Some(Keyed { key, hash, value }));
+                        }
+                        Err(Refusal::Key(reason)) => (reason, key_policy),
+                        Err(Refusal::Value(reason)) => (reason, value_policy),
+                    };
+                    match policy {
+                        OnError::Fail => Err(reason),
+                        OnError::Drop => {
+                            handle.metrics.dropped.inc();
+                            Ok(None)
+                        }
+                    }
+                });
+            record::exchange_by_key(build, keyed)
+        });
+        KeyedStream::new(keyed)
+    }
+
+    /// Both streams in one. A watermark of the result is the smaller of theirs.
+    pub fn merge(self, other: Stream<'s, T>) -> Stream<'s, T> {
+        if self.event_time != other.event_time {
+            self.flow.problem(
+                crate::config::problems::Problem::error(
+                    crate::config::problems::code::NO_EVENT_TIME,
+                    "merge",
+                    &crate::config::yaml::Origin::Default,
+                    "a stream with event time is merged with one that has none",
+                )
+                .advise("give both an event_time before the merge"),
+            );
+        }
+        let (node, _) =
+            self.flow.add(None, "merge", Keeps::Nothing, BTreeMap::new(), vec![self.node, other.node]);
+        let elements = match (self.elements, other.elements) {
+            (Some(one), Some(two)) => Some(one.scope().concatenate([one, two])),
+            _ => None,
+        };
+        Stream { flow: self.flow, node, event_time: self.event_time, elements }
+    }
+
+    /// Ends the stream: its records are done when they arrive here.
+    pub fn drain(self) {
+        let (node, _) = self.flow.add(None, "drain", Keeps::Nothing, BTreeMap::new(), vec![self.node]);
+        self.flow.mark_terminal(node);
+        if let Some(elements) = self.elements {
+            let (operators, _) = self.flow.building().expect("a stream with elements is being built");
+            operators.drain(elements);
+        }
+    }
+}
+
+impl<'s> Stream<'s, Record> {
+    /// Decodes each record; one that cannot be decoded ends the run with its topic, partition and offset, or is
+    /// dropped and counted after [`Stream::or_drop`].
+    pub fn decode<D: Decode>(self, decoder: D) -> Decoded<'s, D::Out> {
+        let policy = Rc::new(Cell::new(OnError::Fail));
+        let chosen = Rc::clone(&policy);
+        // The policy may still be chosen behind the step, so the step asks for it record by record: what is to
+        // be dropped becomes an empty list.
+        let stream = self.step(None, "decode", move |build, id, elements| {
+            let handle = build.step(id);
+            record::try_flat_map(build, id, elements, OnError::Fail, move |element: Element<Record>| {
+                match decoder.decode(&element.value) {
+                    Ok(value) => Ok(Some(value)),
+                    Err(_) if chosen.get() == OnError::Drop => {
+                        handle.metrics.dropped.inc();
+                        Ok(None)
+                    }
+                    Err(reason) => Err(refused(reason).message),
+                }
+            })
+        });
+        Decoded { stream, policy }
+    }
+
+    /// Writes to a Kafka topic. A record's timestamp and headers go on.
+    pub fn kafka_sink(self, topic: &str) {
+        self.sink(None, OnError::Fail, Destination::Topic(topic.to_owned()), None);
+    }
+
+    /// Writes the records' values to stdout, one line each.
+    pub fn stdout_sink(self) {
+        self.sink(None, OnError::Fail, Destination::Stdout, None);
+    }
+
+    /// Writes the records' values to a file, one line each; `{process}` in the path is the process index.
+    pub fn file_sink(self, path: &str) {
+        self.sink(None, OnError::Fail, Destination::File(path.to_owned()), None);
+    }
+
+    /// Writes to a destination. `create` are the partitions and replication of a topic that is missing.
+    pub(crate) fn sink(
+        self,
+        name: Option<&str>,
+        on_error: OnError,
+        destination: Destination,
+        create: Option<(i32, i32)>,
+    ) {
+        let (node, id) = self.flow.add(name, "sink", Keeps::Nothing, BTreeMap::new(), vec![self.node]);
+        self.flow.mark_terminal(node);
+        if let Destination::Topic(topic) = &destination {
+            let topics = &mut self.flow.0.plan.borrow_mut().output_topics;
+            if !topics.iter().any(|known| known.topic == *topic) {
+                topics.push(OutputTopic { topic: topic.clone(), create });
+            }
+        }
+        let Some(elements) = self.elements else { return };
+        let (operators, connections) = self.flow.building().expect("a stream with elements is being built");
+        match connections.writer(&destination) {
+            Ok(writer) => sink(operators, &id, elements, on_error, writer),
+            Err(fault) => {
+                operators.context().fail(fault.at_step(id));
+                operators.drain(elements);
+            }
+        }
+    }
+}
+
+/// A decoded stream; what becomes of records that cannot be decoded may still be chosen.
+pub struct Decoded<'s, T: Data> {
+    stream: Stream<'s, T>,
+    policy: Rc<Cell<OnError>>,
+}
+
+impl<'s, T: Data> Decoded<'s, T> {
+    /// Records that cannot be decoded end the run; the default, said aloud.
+    pub fn or_fail(self) -> Stream<'s, T> {
+        self.policy.set(OnError::Fail);
+        self.stream
+    }
+
+    /// Records that cannot be decoded are dropped and counted.
+    pub fn or_drop(self) -> Stream<'s, T> {
+        self.policy.set(OnError::Drop);
+        self.stream
+    }
+}

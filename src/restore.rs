@@ -1,0 +1,57 @@
+//! Reading back the state that this process now owns.
+
+use std::collections::HashMap;
+use std::time::Duration;
+use tidegate_cluster::ClusterSpec;
+use tidegate_operators::inputs::InputTable;
+use tidegate_operators::steps::StepTable;
+use tidegate_recovery::rows::{RowRef, parse_partition_key};
+use tidegate_recovery::{
+    ProcessOptions, ProcessStore, RecoveryStore, RestoredRows, ResumeState, RowRoute, StepNumber, StoreError,
+    WorkerIndex,
+};
+
+/// The rows of each worker thread of this process, by step, and the process's part of the store.
+pub(crate) type RestoredProcess = (ProcessStore, Vec<HashMap<StepNumber, RestoredRows>>);
+
+/// Reads the newest state. A row belongs to the worker that owns its key bucket, or reads its input partition; the
+/// rows of a partition that is no input any more stay with worker 0, so that nothing is lost by a topic that is
+/// taken out and put back.
+pub(crate) fn restore(
+    store: &RecoveryStore,
+    resume: &ResumeState,
+    steps: &StepTable,
+    inputs: &InputTable,
+    spec: &ClusterSpec,
+    store_timeout: Duration,
+) -> Result<RestoredProcess, StoreError> {
+    let options = ProcessOptions { store_timeout, ..ProcessOptions::default() };
+    let mut process = ProcessStore::new(store.storage().clone(), resume, spec.index(), options);
+    let threads = spec.workers_per_process();
+    let first = spec.index().0 as usize * threads;
+    let owner = |row: &RowRef<'_>| {
+        let worker = match row.route {
+            RowRoute::Bucket(bucket) => bucket.worker(spec.workers()),
+            RowRoute::Partition => parse_partition_key(row.key)
+                .and_then(|name| inputs.id(&name))
+                .and_then(|id| inputs.get(id))
+                .map_or(WorkerIndex(0), |input| input.owner),
+        };
+        (worker.0 as usize).checked_sub(first).filter(|thread| *thread < threads)
+    };
+    let restoration = process.restore(threads, &owner)?;
+    let versions: HashMap<_, _> =
+        steps.stateful().map(|(number, spec)| (number, u32::from(spec.version))).collect();
+    let mut workers: Vec<HashMap<StepNumber, RestoredRows>> = Vec::with_capacity(threads);
+    for of_worker in restoration.workers {
+        let mut rows: HashMap<StepNumber, RestoredRows> = HashMap::new();
+        for restored in of_worker {
+            // A row says its own version to the step that reads it; the store has refused newer ones.
+            debug_assert!(versions.get(&restored.step).is_none_or(|version| restored.version <= *version));
+            rows.entry(restored.step).or_default().rows.extend(restored.rows.rows);
+        }
+        workers.push(rows);
+    }
+    tracing::info!(rows = restoration.rows, bytes = restoration.read_bytes, "state restored");
+    Ok((process, workers))
+}

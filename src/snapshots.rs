@@ -1,0 +1,176 @@
+//! The recovery store behind the dataflow: threads that write, so that no worker waits for a disk.
+//!
+//! Each process has a parts thread, which turns the rows of all its workers into one synced segment. Process 0
+//! has a records thread besides, which publishes commit records and deletes what they made useless. Both work in
+//! the order in which they were asked. A failure is handed to the dataflow, which ends the run with it; nothing
+//! is written after a failure.
+
+use crate::run::store_fault;
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tidegate_operators::commit::{PublishedEpoch, SnapshotIo, WrittenPart};
+use tidegate_operators::fault::Fault;
+use tidegate_recovery::{
+    CommitTracker, Epoch, ErrorClass, Part, ProcessStore, Published, Publisher, RecordNumber, RowBuffer,
+};
+use timely::scheduling::SyncActivator;
+
+/// The store of one process, for the worker threads of that process.
+pub(crate) struct StoreThreads {
+    workers: usize,
+    gathering: Mutex<BTreeMap<Epoch, Vec<RowBuffer>>>,
+    parts: Sender<(Epoch, Vec<RowBuffer>)>,
+    records: Option<Sender<(Epoch, Vec<Part>)>>,
+    done: Arc<Done>,
+}
+
+/// What the threads have finished, and whom to wake.
+#[derive(Default)]
+struct Done {
+    written: Mutex<Mailbox<WrittenPart>>,
+    published: Mutex<Mailbox<PublishedEpoch>>,
+}
+
+struct Mailbox<T> {
+    items: Vec<T>,
+    failure: Option<Fault>,
+    wake: Vec<SyncActivator>,
+}
+
+impl<T> Default for Mailbox<T> {
+    fn default() -> Self {
+        Mailbox { items: Vec::new(), failure: None, wake: Vec::new() }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<T> Mailbox<T> {
+    fn put(&mut self, item: Result<T, Fault>) {
+        match item {
+            Ok(item) => self.items.push(item),
+            Err(fault) => self.failure = Some(fault),
+        }
+        for activator in &self.wake {
+            // A worker that is gone needs no waking.
+            let _ = activator.activate();
+        }
+    }
+
+    fn take(&mut self) -> Result<Vec<T>, Fault> {
+        match &self.failure {
+            Some(fault) => Err(fault.clone()),
+            None => Ok(std::mem::take(&mut self.items)),
+        }
+    }
+}
+
+impl StoreThreads {
+    /// Starts the threads; `publisher` is there on process 0.
+    pub(crate) fn start(
+        workers: usize,
+        store: ProcessStore,
+        publisher: Option<Publisher>,
+        offsets: Arc<CommitTracker>,
+    ) -> std::io::Result<StoreThreads> {
+        let done = Arc::new(Done::default());
+        let (parts, asked) = channel();
+        let mailbox = Arc::clone(&done);
+        std::thread::Builder::new()
+            .name("store-parts".into())
+            .spawn(move || write_parts(store, &offsets, &asked, &mailbox))?;
+        let records = match publisher {
+            None => None,
+            Some(publisher) => {
+                let (records, asked) = channel();
+                let mailbox = Arc::clone(&done);
+                std::thread::Builder::new()
+                    .name("store-records".into())
+                    .spawn(move || publish_records(publisher, &asked, &mailbox))?;
+                Some(records)
+            }
+        };
+        Ok(StoreThreads { workers, gathering: Mutex::default(), parts, records, done })
+    }
+}
+
+fn write_parts(
+    mut store: ProcessStore,
+    offsets: &CommitTracker,
+    asked: &Receiver<(Epoch, Vec<RowBuffer>)>,
+    done: &Done,
+) {
+    while let Ok((epoch, rows)) = asked.recv() {
+        let written = store.write_part(epoch, &rows, offsets.offsets_at(epoch));
+        let failed = written.is_err();
+        lock(&done.written)
+            .put(written.map(|part| WrittenPart { epoch, part }).map_err(|error| store_fault(&error)));
+        if failed {
+            return;
+        }
+    }
+}
+
+fn publish_records(mut publisher: Publisher, asked: &Receiver<(Epoch, Vec<Part>)>, done: &Done) {
+    while let Ok((epoch, parts)) = asked.recv() {
+        let published = publisher.publish(epoch, &parts);
+        let failed = published.is_err();
+        let record = match published {
+            Ok(Published::Record(record)) => Ok(record),
+            Ok(Published::Unchanged) => Ok(publisher.record().unwrap_or(RecordNumber(0))),
+            Err(error) => Err(store_fault(&error)),
+        };
+        lock(&done.published).put(record.map(|record| PublishedEpoch { epoch, record }));
+        if failed {
+            return;
+        }
+        // Behind the news of the record: nobody waits for what is only tidying up.
+        if let Err(error) = publisher.retain() {
+            lock(&done.published).put(Err(store_fault(&error)));
+            return;
+        }
+    }
+}
+
+impl SnapshotIo for StoreThreads {
+    fn wake_for_parts(&self, activator: SyncActivator) {
+        lock(&self.done.written).wake.push(activator);
+    }
+
+    fn wake_for_records(&self, activator: SyncActivator) {
+        lock(&self.done.published).wake.push(activator);
+    }
+
+    fn submit(&self, epoch: Epoch, rows: RowBuffer) {
+        let mut gathering = lock(&self.gathering);
+        let of_epoch = gathering.entry(epoch).or_default();
+        of_epoch.push(rows);
+        if of_epoch.len() < self.workers {
+            return;
+        }
+        let rows = gathering.remove(&epoch).unwrap_or_default();
+        if self.parts.send((epoch, rows)).is_err() && lock(&self.done.written).failure.is_none() {
+            lock(&self.done.written)
+                .put(Err(Fault::new(ErrorClass::Internal, "the thread that writes the store has ended")));
+        }
+    }
+
+    fn written(&self) -> Result<Vec<WrittenPart>, Fault> {
+        lock(&self.done.written).take()
+    }
+
+    fn publish(&self, epoch: Epoch, parts: Vec<Part>) {
+        let sent = self.records.as_ref().is_some_and(|records| records.send((epoch, parts)).is_ok());
+        if !sent && lock(&self.done.published).failure.is_none() {
+            lock(&self.done.published)
+                .put(Err(Fault::new(ErrorClass::Internal, "the thread that publishes records has ended")));
+        }
+    }
+
+    fn published(&self) -> Result<Vec<PublishedEpoch>, Fault> {
+        lock(&self.done.published).take()
+    }
+}

@@ -1,0 +1,97 @@
+//! The programs that run over the topic, and the bounds between them.
+
+use crate::flows::{self, Language};
+use crate::loops::Task;
+use crate::report::{Bound, Limit, Report};
+use crate::suite::{Output, Program, raw};
+
+const CONSUME: &str = "consume";
+const COPY: &str = "copy";
+const COUNT: &str = "count per key";
+const WINDOWS: &str = "count per key and minute";
+
+const RUST: &str = "flow in Rust";
+const YAML: &str = "flow in YAML";
+const RUST_STORE: &str = "flow in Rust, a snapshot every second";
+const RUST_UNSAVED: &str = "flow in Rust, nothing saved";
+const YAML_STORE: &str = "flow in YAML, a snapshot every second";
+
+/// All programs, in the order of the table.
+pub(crate) fn all() -> Vec<Program> {
+    let program = |work, name, output, command| Program { work, name, output, command };
+    vec![
+        program(CONSUME, "raw", Output::Nothing, raw(Task::Consume)),
+        program(COUNT, "raw", Output::Nothing, raw(Task::Count)),
+        program(COPY, "raw, one by one", Output::Copy, raw(Task::CopySingly)),
+        program(COPY, "raw, in batches", Output::Copy, raw(Task::CopyBatched)),
+        program(COPY, RUST, Output::Copy, |run| flows::pass_through(run, Language::Rust)),
+        program(COPY, YAML, Output::Copy, |run| flows::pass_through(run, Language::Yaml)),
+        program(WINDOWS, "raw", Output::Windows, raw(Task::Windows)),
+        program(WINDOWS, RUST_STORE, Output::Windows, |run| flows::windows(run, Language::Rust)),
+        program(WINDOWS, RUST_UNSAVED, Output::Windows, flows::windows_unsaved),
+        program(WINDOWS, YAML_STORE, Output::Windows, |run| flows::windows(run, Language::Yaml)),
+    ]
+}
+
+/// The bounds on the programs, from their medians.
+pub(crate) fn add_bounds(report: &mut Report) {
+    let mut bounds = Vec::new();
+    for (name, what) in [(RUST, "Rust"), (YAML, "YAML")] {
+        bounds.extend(against_raw(report, COPY, name, &format!("pass-through flow, {what}"), 1.3));
+        bounds.extend(rate_against_raw(report, COPY, name, &format!("pass-through flow, {what}"), 0.75));
+    }
+    bounds.extend(against_raw(
+        report,
+        WINDOWS,
+        RUST_STORE,
+        "keyed one-minute window count with a store, Rust",
+        1.6,
+    ));
+    bounds.extend(against_raw(
+        report,
+        WINDOWS,
+        YAML_STORE,
+        "keyed one-minute window count with a store, YAML",
+        4.0,
+    ));
+    if let (Some(saved), Some(unsaved)) =
+        (cpu(report, WINDOWS, RUST_STORE), cpu(report, WINDOWS, RUST_UNSAVED))
+    {
+        bounds.push(Bound {
+            what: "the windows in Rust, a snapshot every second against none: CPU".into(),
+            value: saved / unsaved,
+            unit: "×",
+            limit: Limit::AtMost(1.1),
+            from: format!("{saved:.2} against {unsaved:.2} CPU-s a run"),
+        });
+    }
+    report.bounds.extend(bounds);
+}
+
+fn against_raw(report: &Report, work: &str, name: &str, what: &str, limit: f64) -> Option<Bound> {
+    let (raw, _) = report.best_raw(work)?;
+    let flow = cpu(report, work, name)?;
+    Some(Bound {
+        what: format!("{what}: CPU"),
+        value: flow / raw,
+        unit: "× the best raw loop",
+        limit: Limit::AtMost(limit),
+        from: format!("{flow:.2} against {raw:.2} CPU-s a run"),
+    })
+}
+
+fn rate_against_raw(report: &Report, work: &str, name: &str, what: &str, limit: f64) -> Option<Bound> {
+    let (_, raw) = report.best_raw(work)?;
+    let flow = report.program(work, name)?.samples.wall_s().middle;
+    Some(Bound {
+        what: format!("{what}: rate"),
+        value: raw / flow,
+        unit: "× the best raw loop",
+        limit: Limit::AtLeast(limit),
+        from: format!("{flow:.2} s against {raw:.2} s, from the start of the process to its end"),
+    })
+}
+
+fn cpu(report: &Report, work: &str, name: &str) -> Option<f64> {
+    Some(report.program(work, name)?.samples.cpu_s().middle)
+}

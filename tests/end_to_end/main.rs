@@ -1,0 +1,34 @@
+//! Real processes of the real binary on a real Kafka broker.
+//!
+//! All modules are one test binary, so that one process owns the broker that they share. A test that stops, freezes
+//! or reconfigures a broker starts its own. `tests/README.md` says which test shows which row of the requirements.
+//!
+//! `TIDEGATE_TEST_LONG=1` runs the long forms of the searches, `TIDEGATE_TEST_SEED=n` repeats one of their seeds.
+
+mod case;
+mod status;
+
+mod bounded;
+mod brokers;
+mod commit_floor;
+mod commits;
+mod delivery;
+mod formation;
+mod idle;
+mod limits;
+mod log_gaps;
+mod mistakes;
+mod ownership;
+mod pass_through;
+mod poison;
+mod precedence;
+mod producer;
+mod readme_flows;
+mod restore;
+mod signals;
+mod silence;
+mod stale_writer;
+mod store;
+mod two_sinks;
+mod volatile_state;
+mod window_kinds;

@@ -1,0 +1,318 @@
+//! A real Kafka broker: one node in KRaft mode, on free ports of 127.0.0.1, with a data folder below `target/`.
+//!
+//! [`Broker::shared`] is started once per test process and used by every test that does not disturb it; a test
+//! that stops, freezes or reconfigures a broker starts its own with [`Broker::start`].
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use rand::rngs::SmallRng;
+use rand::{Rng as _, SeedableRng as _};
+use rustix::process::Signal;
+
+use crate::kafka::Kafka;
+use crate::proxy::Proxy;
+use crate::scratch::target_folder;
+use crate::{ports, process, wait};
+
+/// How many listeners behind a proxy the broker has; each is one [`Broker::proxy`] at a time.
+const PROXIED_LISTENERS: usize = 4;
+
+/// A broker takes about 3 s to accept clients on an idle machine.
+const START_DEADLINE: Duration = Duration::from_secs(90);
+
+/// A listener whose advertised address is a proxy's, so that a client that comes in by the proxy stays on it.
+struct ProxiedListener {
+    behind: u16,
+    advertised: u16,
+    taken: Arc<AtomicBool>,
+}
+
+/// A Kafka broker of this process; ends with it.
+pub struct Broker {
+    kafka: Kafka,
+    folder: PathBuf,
+    child: Mutex<Option<Child>>,
+    proxied: Vec<ProxiedListener>,
+    own: bool,
+}
+
+impl Broker {
+    /// The broker that all tests of this process share.
+    pub fn shared() -> &'static Broker {
+        static SHARED: OnceLock<Broker> = OnceLock::new();
+        SHARED.get_or_init(|| match std::env::var("TIDEGATE_TEST_BROKERS") {
+            Ok(brokers) if !brokers.is_empty() => {
+                let kafka = Kafka::at(&brokers);
+                kafka.wait_ready(START_DEADLINE);
+                Broker {
+                    kafka,
+                    folder: PathBuf::new(),
+                    child: Mutex::new(None),
+                    proxied: Vec::new(),
+                    own: false,
+                }
+            }
+            _ => Broker::start(&[]),
+        })
+    }
+
+    /// Starts a broker of the caller's own with further lines for its `server.properties`.
+    pub fn start(properties: &[(&str, &str)]) -> Broker {
+        let lib = jars();
+        remove_leftovers();
+        let port = ports::free();
+        let controller = ports::free();
+        let folder = data_root().join(format!("{}-{port}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("create {}: {e}", folder.display()));
+        let proxied: Vec<ProxiedListener> = (0..PROXIED_LISTENERS)
+            .map(|_| ProxiedListener {
+                behind: ports::free(),
+                advertised: ports::free(),
+                taken: Arc::default(),
+            })
+            .collect();
+        let config = server_properties(&folder, port, controller, &proxied, properties);
+        let file = folder.join("server.properties");
+        std::fs::write(&file, config).unwrap_or_else(|e| panic!("write {}: {e}", file.display()));
+        format_storage(&lib, &folder, &file);
+        let broker = Broker {
+            kafka: Kafka::at(&format!("127.0.0.1:{port}")),
+            folder,
+            child: Mutex::new(None),
+            proxied,
+            own: true,
+        };
+        broker.resume();
+        broker
+    }
+
+    /// The client's side: topics, offsets, records.
+    pub fn kafka(&self) -> &Kafka {
+        &self.kafka
+    }
+
+    /// Starts the broker again on its data and ports after [`Broker::stop`] or [`Broker::kill`], and waits until it serves.
+    pub fn resume(&self) {
+        self.resume_without_waiting();
+        self.kafka.wait_ready(START_DEADLINE);
+    }
+
+    /// Like [`Broker::resume`], and returns at once.
+    pub fn resume_without_waiting(&self) {
+        let mut child = self.child();
+        assert!(child.is_none(), "the broker runs already");
+        let log = self.folder.join("broker.log");
+        let out = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .unwrap_or_else(|e| panic!("open {}: {e}", log.display()));
+        let err = out.try_clone().unwrap_or_else(|e| panic!("open {}: {e}", log.display()));
+        let mut command = java(&jars());
+        command
+            .arg("kafka.Kafka")
+            .arg(self.folder.join("server.properties"))
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(err);
+        *child = Some(process::spawn(command).unwrap_or_else(|e| panic!("start java for the broker: {e}")));
+    }
+
+    /// Ends the broker in an orderly way (SIGTERM) and waits for its end.
+    pub fn stop(&self) {
+        self.end(Signal::TERM);
+    }
+
+    /// Ends the broker with SIGKILL.
+    pub fn kill(&self) {
+        self.end(Signal::KILL);
+    }
+
+    /// Holds the broker still (SIGSTOP): connections stay open and nothing answers.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets a frozen broker go on.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// A proxy in front of one of the broker's own listeners: clients that bootstrap from it stay on it.
+    ///
+    /// `None` for a broker that was not started here, which has no such listener.
+    pub fn proxy(&self) -> Option<Proxy> {
+        if !self.own {
+            return None;
+        }
+        let listener =
+            wait::until("a proxied listener of the broker is free", Duration::from_secs(120), || {
+                self.proxied.iter().find(|listener| !listener.taken.swap(true, Ordering::AcqRel))
+            });
+        Some(Proxy::for_kafka(listener.advertised, listener.behind, Arc::clone(&listener.taken)))
+    }
+
+    fn signal(&self, signal: Signal) {
+        match self.child().as_ref() {
+            Some(child) => process::signal(child, signal),
+            None => panic!("the broker does not run here"),
+        }
+    }
+
+    fn end(&self, signal: Signal) {
+        let Some(mut child) = self.child().take() else { panic!("the broker does not run here") };
+        process::signal(&child, signal);
+        let _status = process::wait_exit(&mut child, Duration::from_secs(60))
+            .unwrap_or_else(|| panic!("the broker did not end after {signal:?}"));
+    }
+
+    fn child(&self) -> std::sync::MutexGuard<'_, Option<Child>> {
+        self.child.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child().take() {
+            process::signal(&child, Signal::KILL);
+            let _status = process::wait_exit(&mut child, Duration::from_secs(30));
+        }
+        if self.own {
+            // A folder that cannot be removed now is removed by the next run.
+            let _left_for_later = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+/// The folder with the broker's jars.
+pub fn jars() -> PathBuf {
+    let candidates = [
+        std::env::var_os("TIDEGATE_TEST_BROKER_LIB").map(PathBuf::from),
+        Some(target_folder().join("broker/lib")),
+        Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/broker/lib")),
+    ];
+    candidates
+        .into_iter()
+        .flatten()
+        .find(|folder| folder.is_dir())
+        .unwrap_or_else(|| panic!("the broker's jars are missing: run tests/all once, which fetches them"))
+}
+
+/// `java` with the broker's class path and a heap that leaves room for the tests.
+pub(crate) fn java(lib: &Path) -> Command {
+    let mut command = Command::new("java");
+    command
+        .args(["-Xms128m", "-Xmx768m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"])
+        .arg("-cp")
+        .arg(lib.join("*"));
+    command
+}
+
+fn data_root() -> PathBuf {
+    target_folder().join("broker/data")
+}
+
+/// Removes the data of brokers whose test process was killed before it could do so itself.
+fn remove_leftovers() {
+    let Ok(entries) = std::fs::read_dir(data_root()) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.split_once('-')).and_then(|(pid, _)| pid.parse().ok());
+        if owner.is_some_and(|pid: u32| !process::exists(pid)) {
+            let _another_test_was_faster = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn server_properties(
+    folder: &Path,
+    port: u16,
+    controller: u16,
+    proxied: &[ProxiedListener],
+    further: &[(&str, &str)],
+) -> String {
+    let host = "127.0.0.1";
+    let mut listeners = format!("PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}");
+    let mut advertised = format!("PLAINTEXT://{host}:{port}");
+    let mut protocols = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned();
+    for (index, listener) in proxied.iter().enumerate() {
+        listeners += &format!(",PROXIED{index}://{host}:{}", listener.behind);
+        advertised += &format!(",PROXIED{index}://{host}:{}", listener.advertised);
+        protocols += &format!(",PROXIED{index}:PLAINTEXT");
+    }
+    let logs = folder.join("logs");
+    let lines = [
+        ("process.roles", "broker,controller"),
+        ("node.id", "1"),
+        ("controller.quorum.voters", &format!("1@{host}:{controller}")),
+        ("listeners", &listeners),
+        ("advertised.listeners", &advertised),
+        ("controller.listener.names", "CONTROLLER"),
+        ("inter.broker.listener.name", "PLAINTEXT"),
+        ("listener.security.protocol.map", &protocols),
+        ("log.dirs", &logs.display().to_string()),
+        ("auto.create.topics.enable", "false"),
+        ("offsets.topic.replication.factor", "1"),
+        ("offsets.topic.num.partitions", "4"),
+        ("transaction.state.log.replication.factor", "1"),
+        ("transaction.state.log.min.isr", "1"),
+        ("transaction.state.log.num.partitions", "4"),
+        ("group.initial.rebalance.delay.ms", "0"),
+        // The workload's records carry old timestamps: without this they would be deleted as expired.
+        ("log.retention.ms", "-1"),
+        // A compaction test must not wait for the default of 15 s.
+        ("log.cleaner.backoff.ms", "200"),
+        ("controlled.shutdown.enable", "false"),
+    ];
+    let mut text = String::new();
+    for (key, value) in lines {
+        if further.iter().all(|(other, _)| *other != key) {
+            text += &format!("{key}={value}\n");
+        }
+    }
+    for (key, value) in further {
+        text += &format!("{key}={value}\n");
+    }
+    text
+}
+
+fn format_storage(lib: &Path, folder: &Path, config: &Path) {
+    let started = Instant::now();
+    let output = process::run(
+        java(lib)
+            .args(["kafka.tools.StorageTool", "format", "-t", &random_cluster_id(), "-c"])
+            .arg(config)
+            .stdin(Stdio::null()),
+    );
+    assert!(
+        output.status.success(),
+        "format the broker's folder {} ({:?}): {}{}",
+        folder.display(),
+        started.elapsed(),
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Kafka's form of a UUID: 16 bytes as 22 letters of URL-safe base 64, not beginning with a dash.
+fn random_cluster_id() -> String {
+    const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_";
+    let mut random = SmallRng::from_os_rng();
+    let mut id: String =
+        (0..21).map(|_| char::from(LETTERS[random.random_range(0..LETTERS.len())])).collect();
+    // The last letter carries the two bits that are left over; the others must be zero.
+    id.push(['A', 'Q', 'g', 'w'][random.random_range(0..4)]);
+    id
+}
+
+/// Waits until nothing answers at `address` any more.
+pub fn wait_gone(address: &str, deadline: Duration) {
+    wait::until(&format!("{address} no longer accepts connections"), deadline, || {
+        std::net::TcpStream::connect(address).is_err().then_some(())
+    });
+}
