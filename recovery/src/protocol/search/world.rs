@@ -53,6 +53,10 @@ pub(super) struct World {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there are few runs, and boxing them would only slow the search down"
+)]
 enum Run {
     Starting {
         processes: u8,
