@@ -92,13 +92,18 @@ impl Processes {
     /// What the processes said of where the last start resumed.
     pub(super) fn resumed_from(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.log(0)).unwrap_or_default();
-        let lines: Vec<_> = text.lines().filter(|line| line.contains("start offset")).collect();
-        let last = lines.len().saturating_sub(4);
-        lines[last..]
-            .iter()
-            .map(|line| line.split_once("start offset").map_or(*line, |(_, rest)| rest).trim().to_owned())
-            .map(|rest| format!("start offset {rest}"))
-            .collect()
+        let starts: Vec<_> = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+            .filter(|line| line["message"] == "partition starts")
+            .map(|line| {
+                format!(
+                    "partition {} resumed at offset {} ({})",
+                    line["partition"], line["offset"], line["from"]
+                )
+            })
+            .collect();
+        starts[starts.len().saturating_sub(super::PARTITIONS as usize)..].to_vec()
     }
 }
 
