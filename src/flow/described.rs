@@ -169,13 +169,13 @@ impl<'s> Assembly<'_, 's> {
             }
             Operation::Gate { when, file } => {
                 let (when, file) = (when.clone(), file.clone());
-                stream.test_step(name(step), "gate", move |build, id, elements| {
+                stream.step(name(step), "gate", move |build, id, elements| {
                     gate(build, id, elements, file, move |element| bound.holds(&when, element))
                 })
             }
             Operation::Delay { when, time } => {
                 let (when, time) = (when.clone(), *time);
-                stream.test_step(name(step), "delay", move |build, id, elements| {
+                stream.step(name(step), "delay", move |build, id, elements| {
                     delay(build, id, elements, time, move |element| bound.holds(&when, element))
                 })
             }
@@ -186,7 +186,7 @@ impl<'s> Assembly<'_, 's> {
                     Failure::Panic => FailHow::Panic,
                     Failure::Abort => FailHow::Abort,
                 };
-                stream.test_step(name(step), "fail_on", move |build, id, elements| {
+                stream.step(name(step), "fail_on", move |build, id, elements| {
                     fail_on(build, id, elements, on_error, how, move |element| bound.holds(&when, element))
                 })
             }

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::marker::PhantomData;
-use tidegate_operators::batch::ElementStream;
 use tidegate_operators::build::FlowBuild;
 use tidegate_operators::collect_batch::{BatchLimits, collect_batch};
 use tidegate_operators::element::{Data, Element, Keyed};
@@ -99,23 +98,6 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
         self.stream
     }
 
-    fn stateful<U: Data>(
-        self,
-        name: Option<&str>,
-        kind: &'static str,
-        keeps: Keeps,
-        parameters: BTreeMap<String, String>,
-        build: impl FnOnce(&FlowBuild<'s>, &StepId, ElementStream<'s, Keyed<T>>) -> ElementStream<'s, U>,
-    ) -> Stream<'s, U> {
-        let Stream { flow, node, event_time, elements } = self.stream;
-        let (node, id) = flow.add(name, kind, keeps, parameters, vec![node]);
-        let elements = elements.map(|elements| {
-            let (operators, _) = flow.building().expect("a stream with elements is being built");
-            build(operators, &id, elements)
-        });
-        Stream { flow, node, event_time, elements }
-    }
-
     /// The elements of every window, with the bytes of their key.
     ///
     /// `parameters` are what shapes the state besides the windows themselves.
@@ -147,7 +129,7 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
             flow.problem(Problem::error(code::INVALID_VALUE, path(), &Origin::Default, error.to_string()));
         }
         shape(&settings.windows, &mut parameters);
-        self.stateful(name, "window", Keeps::Keyed, parameters, move |build, id, elements| {
+        self.stream.step_that_keeps(name, "window", Keeps::Keyed, parameters, move |build, id, elements| {
             match window(build, id, elements, settings, aggregate) {
                 Ok(results) => results,
                 // The plan has reported it, and a flow with an error is not built.
@@ -181,7 +163,7 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
     where
         I: IntoIterator<Item = U> + 'static,
     {
-        KeyedStream::new(self.stateful(
+        KeyedStream::new(self.stream.step_that_keeps(
             name,
             "stateful_map",
             Keeps::Keyed,
@@ -216,7 +198,13 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
     ) -> KeyedStream<'s, K, Vec<T>> {
         let build =
             move |build: &FlowBuild<'s>, id: &StepId, elements| collect_batch(build, id, elements, limits);
-        KeyedStream::new(self.stateful(name, "collect_batch", Keeps::Replayable, BTreeMap::new(), build))
+        KeyedStream::new(self.stream.step_that_keeps(
+            name,
+            "collect_batch",
+            Keeps::Replayable,
+            BTreeMap::new(),
+            build,
+        ))
     }
 }
 
