@@ -14,7 +14,7 @@ use crate::config::problems::{Problem, Severity};
 use crate::config::settings::Settings;
 use crate::connections::{Connections, WorkerClients};
 use crate::flow::Flow;
-use crate::flow::plan::{FlowPlan, GuardContext};
+use crate::flow::plan::FlowPlan;
 use crate::http::HttpServer;
 use crate::offsets::Offsets;
 use crate::probe::{ProcessProbe, Stage};
@@ -77,12 +77,7 @@ impl Job {
         let topics =
             self.settings.consumer.as_ref().map(|consumer| consumer.topics.clone()).unwrap_or_default();
         let plan = Flow::plan(&self.name, &topics, |flow| (self.describe)(flow));
-        let problems = plan.guards(GuardContext {
-            delivery: self.delivery(),
-            store: self.settings.recovery.directory.is_some(),
-            volatile_state_allowed: self.settings.volatile_state,
-            processes: self.settings.cluster.processes(),
-        });
+        let problems = plan.guards(&self.settings);
         (plan, problems)
     }
 

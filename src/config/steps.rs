@@ -106,6 +106,12 @@ impl Operation {
         matches!(self, Operation::EventTime(_)) || self.needs_key()
     }
 
+    /// Whether a crash without a store loses what the step knows: true for keyed steps but `collect_batch`,
+    /// which holds the epochs of its records.
+    pub fn loses_state(&self) -> bool {
+        self.needs_key() && !matches!(self, Operation::CollectBatch(_))
+    }
+
     /// Whether the step needs a `key_by` before it.
     pub fn needs_key(&self) -> bool {
         matches!(self, Operation::Window(_) | Operation::StatefulMap(_) | Operation::CollectBatch(_))
