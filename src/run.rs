@@ -184,6 +184,7 @@ fn bind(job: &Job, plan: &FlowPlan, supervisor: &Supervisor) -> Result<Mesh, Cau
         cluster_id: job.name.clone(),
         fingerprint: plan.fingerprint(),
         build: build_id(),
+        in_common: Default::default(),
         run_id: new_run_id()?,
         known_generation: Generation(0),
         secret: cluster.secret.as_ref().map(|secret| tidegate_cluster::Secret::new(secret.reveal())),
