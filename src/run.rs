@@ -22,7 +22,7 @@ use crate::snapshots::StoreThreads;
 use crate::start::{self, StartPlan, StartQuestion};
 use crate::{progress, signals};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -59,6 +59,8 @@ pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) describe: Describe,
     pub(crate) settings: Settings,
+    /// The settings that all processes must have in common, by path.
+    pub(crate) in_common: BTreeMap<String, String>,
     pub(crate) until_end: bool,
     pub(crate) allow_lost_state: bool,
     pub(crate) allow_dropped_state: bool,
@@ -79,6 +81,14 @@ impl Job {
         let plan = Flow::plan(&self.name, &topics, |flow| (self.describe)(flow));
         let problems = plan.guards(&self.settings);
         (plan, problems)
+    }
+
+    /// What the handshake compares besides the fingerprint and the build.
+    fn in_common(&self, plan: &FlowPlan) -> BTreeMap<String, String> {
+        let mut in_common = self.in_common.clone();
+        in_common.insert("the definition of the flow's steps".into(), plan.definition().to_string());
+        in_common.insert("--until-end".into(), self.until_end.to_string());
+        in_common
     }
 
     fn delivery(&self) -> DeliveryGuarantee {
@@ -184,7 +194,7 @@ fn bind(job: &Job, plan: &FlowPlan, supervisor: &Supervisor) -> Result<Mesh, Cau
         cluster_id: job.name.clone(),
         fingerprint: plan.fingerprint(),
         build: build_id(),
-        in_common: Default::default(),
+        in_common: job.in_common(plan),
         run_id: new_run_id()?,
         known_generation: Generation(0),
         secret: cluster.secret.as_ref().map(|secret| tidegate_cluster::Secret::new(secret.reveal())),

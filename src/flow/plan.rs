@@ -1,14 +1,14 @@
 //! What a flow is made of, as data: the steps, what feeds them, and what of them shapes state.
 //!
-//! Both front doors (Rust and YAML) fill the same plan before a broker is contacted: guards, the fingerprint,
-//! `check` and the store's step table read it, and nothing of it is said a second time.
+//! Both front doors (Rust and YAML) fill the same plan before a broker is contacted: guards, the fingerprint
+//! ([`super::shape`]), `check` and the store's step table read it, and nothing of it is said a second time.
 
 use crate::config::Settings;
 use crate::config::guards::{GuardedStep, check_steps};
 use crate::config::problems::{Problem, code};
 use crate::config::yaml::Origin;
 use tidegate_operators::steps::{StepSpec, StepTable};
-use tidegate_recovery::{FlowFingerprint, KeyHash, StepId};
+use tidegate_recovery::StepId;
 
 /// Place of a step in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,32 +67,13 @@ pub(crate) struct FlowPlan {
     pub(crate) input_topics: Vec<String>,
     /// Topics that are written.
     pub(crate) output_topics: Vec<OutputTopic>,
+    /// What else stands in the steps, for a flow that is data; the steps of a flow in Rust are code.
+    pub(crate) expressions: String,
     /// What is wrong with the flow as such.
     pub(crate) problems: Vec<Problem>,
 }
 
 impl FlowPlan {
-    /// The hash that all processes of a cluster must agree on: every step's id, kind, version and shape, the
-    /// wiring and the topics.
-    pub(crate) fn fingerprint(&self) -> FlowFingerprint {
-        let mut text = format!("flow {}\n", self.name);
-        for topic in &self.input_topics {
-            text.push_str(&format!("input {topic}\n"));
-        }
-        for output in &self.output_topics {
-            text.push_str(&format!("output {}\n", output.topic));
-        }
-        for step in &self.steps {
-            let inputs: Vec<_> = step.inputs.iter().map(|input| input.0).collect();
-            let spec = &step.spec;
-            text.push_str(&format!(
-                "step {} {} {} {inputs:?} {:?}\n",
-                spec.id, spec.kind, spec.version, spec.parameters
-            ));
-        }
-        FlowFingerprint(KeyHash::of(text.as_bytes()).0)
-    }
-
     /// The steps as the operators and the store number them; an error names a step that is there twice.
     pub(crate) fn table(&self) -> Result<StepTable, StepId> {
         StepTable::new(self.steps.iter().map(|step| step.spec.clone())).map_err(|duplicate| duplicate.0)

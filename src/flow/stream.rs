@@ -2,12 +2,12 @@
 
 use super::keyed::{KeyBytes, KeyedStream};
 use super::plan::{Keeps, Node, OutputTopic};
+use super::shape::Parameters;
 use super::{Flow, refused};
 use crate::connections::{Destination, WorkerClients};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -130,7 +130,7 @@ impl<'s, T: Data> Stream<'s, T> {
         name: Option<&str>,
         kind: &'static str,
         keeps: Keeps,
-        parameters: BTreeMap<String, String>,
+        parameters: Parameters,
         build: impl FnOnce(&FlowBuild<'s>, &StepId, ElementStream<'s, T>) -> ElementStream<'s, U>,
     ) -> Stream<'s, U> {
         let (node, id) = self.flow.add(name, kind, keeps, parameters, vec![self.node]);
@@ -148,7 +148,7 @@ impl<'s, T: Data> Stream<'s, T> {
         kind: &'static str,
         build: impl FnOnce(&FlowBuild<'s>, &StepId, ElementStream<'s, T>) -> ElementStream<'s, U>,
     ) -> Stream<'s, U> {
-        self.step_that_keeps(name, kind, Keeps::Nothing, BTreeMap::new(), build)
+        self.step_that_keeps(name, kind, Keeps::Nothing, Parameters::new(), build)
     }
 
     /// The end of a stream: no step stands behind it.
@@ -158,7 +158,7 @@ impl<'s, T: Data> Stream<'s, T> {
         kind: &'static str,
         build: impl FnOnce(&FlowBuild<'s>, &WorkerClients, StepId, ElementStream<'s, T>),
     ) {
-        let (node, id) = self.flow.add(name, kind, Keeps::Nothing, BTreeMap::new(), vec![self.node]);
+        let (node, id) = self.flow.add(name, kind, Keeps::Nothing, Parameters::new(), vec![self.node]);
         self.flow.mark_terminal(node);
         if let Some(elements) = self.elements {
             let (operators, connections) =
@@ -279,7 +279,7 @@ impl<'s, T: Data> Stream<'s, T> {
         on_error: OnError,
         of: impl Fn(&Element<T>) -> Result<i64, E> + 'static,
     ) -> Stream<'s, T> {
-        let nothing_shapes_it = BTreeMap::new();
+        let nothing_shapes_it = Parameters::new();
         let stream = self.step_that_keeps(
             name,
             "event_time",
@@ -359,7 +359,7 @@ impl<'s, T: Data> Stream<'s, T> {
             );
         }
         let (node, _) =
-            self.flow.add(None, "merge", Keeps::Nothing, BTreeMap::new(), vec![self.node, other.node]);
+            self.flow.add(None, "merge", Keeps::Nothing, Parameters::new(), vec![self.node, other.node]);
         let elements = match (self.elements, other.elements) {
             (Some(one), Some(two)) => Some(one.scope().concatenate([one, two])),
             _ => None,
