@@ -30,7 +30,7 @@ use tidegate_cluster::{
     StopRequest, Supervisor, Timeouts, new_run_id, worker_config,
 };
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::kafka::{OutputTopic, check_outputs, reaper};
+use tidegate_operators::kafka::{OutputTopic, check_outputs, reaper, warn_of_retention};
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::steps::StepTable;
 use tidegate_recovery::storage::LocalDirectory;
@@ -90,20 +90,38 @@ impl Job {
 
 /// Runs the job and returns the exit code. The last line of a process that fails names the first cause.
 pub(crate) fn run(job: Job) -> u8 {
-    match live(job) {
-        Ok(code) => code,
+    let lived = live(job);
+    let all_closed = close_clients();
+    let code = match lived {
+        Ok(None) => {
+            tracing::info!("stopped before the work began");
+            0
+        }
+        Ok(Some(outcome)) => {
+            match &outcome.cause {
+                None => tracing::info!("done"),
+                Some(cause) => say(cause),
+            }
+            outcome.exit_code()
+        }
         Err(cause) => {
             say(&cause);
             cause.exit_code()
         }
+    };
+    if !all_closed {
+        // The C library's exit handlers would run beside threads of the client that still work.
+        signal_hook::low_level::exit(i32::from(code));
     }
+    code
 }
 
 fn say(cause: &Cause) {
     tracing::error!(code = &*cause.code, exit = cause.exit_code(), "{}", cause.text);
 }
 
-fn live(job: Job) -> Result<u8, Cause> {
+/// `None` when a stop was asked for before the work began.
+fn live(job: Job) -> Result<Option<Outcome<()>>, Cause> {
     let (plan, problems) = job.plan();
     refuse(&problems)?;
     let steps = plan
@@ -123,15 +141,16 @@ fn live(job: Job) -> Result<u8, Cause> {
     let mesh = bind(&job, &plan, &supervisor)?;
     probe.watch(mesh.watch());
     stage.set("waiting for the other processes");
-    let outcome = match bring_up(&job, plan, steps, clients, mesh, &supervisor, &stage, &probe) {
-        Ok(outcome) => outcome,
-        Err(ClusterError::Stopped) => {
-            tracing::info!("stopped before the work began");
-            return Ok(0);
+    match bring_up(&job, plan, steps, clients, mesh, &supervisor, &stage, &probe) {
+        Ok(outcome) => {
+            if !outcome.stuck.is_empty() {
+                tracing::error!(workers = ?outcome.stuck, "these workers did not leave in time");
+            }
+            Ok(Some(outcome))
         }
-        Err(error) => return Err(error.into()),
-    };
-    close(outcome)
+        Err(ClusterError::Stopped) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Ends a process whose stop takes longer than `shutdown_timeout`.
@@ -376,6 +395,7 @@ fn find_start(
         .map_err(|fault| cause_of(&fault))?;
         let outputs =
             check_outputs(&clients.outputs, &outputs, deadline).map_err(|fault| cause_of(&fault))?;
+        warn_of_retention(&clients.consumer.connection, consumer.commit_keepalive);
         let record_bytes_max = outputs.iter().filter_map(|output| output.record_bytes_max).min();
         let found = StartPlan { record_bytes_max, ..found };
         postcard::to_stdvec(&found).map_err(|error| internal("encode the start offsets", &error))
@@ -384,25 +404,13 @@ fn find_start(
         .map_err(|error| ended(&supervisor, internal("read the start offsets", &error)))
 }
 
-/// Closes what is left and gives the exit code.
-fn close(outcome: Outcome<()>) -> Result<u8, Cause> {
-    let code = outcome.exit_code();
-    if !outcome.stuck.is_empty() {
-        tracing::error!(workers = ?outcome.stuck, "these workers did not leave in time");
-    }
+/// Waits for the clients that are being closed; false when some of them are not.
+fn close_clients() -> bool {
     let open = reaper::wait(CLOSE_DEADLINE);
     for client in &open {
         tracing::warn!(client, "a client did not close in time");
     }
-    match outcome.cause {
-        None => tracing::info!("done"),
-        Some(cause) => say(&cause),
-    }
-    if !open.is_empty() {
-        // The C library's exit handlers would run beside threads of the client that still work.
-        signal_hook::low_level::exit(i32::from(code));
-    }
-    Ok(code)
+    open.is_empty()
 }
 
 /// How long the clients may take to close; librdkafka may wait for ever while its broker is away.
