@@ -54,6 +54,9 @@ impl OutOfOrder {
     }
 
     /// A partition without a record for this long holds no watermark back (30 s by default).
+    ///
+    /// This goes by the wall clock. When all partitions were silent that long, the first records of a burst move the
+    /// watermark for all of them, and older ones that another partition delivers a moment later may be late.
     pub fn idle(mut self, idle: Duration) -> OutOfOrder {
         self.settings.idle = idle;
         self
