@@ -195,11 +195,7 @@ fn explanation(loaded: &Loaded, settings: &Settings) -> String {
 /// What the delivery means, in plain words.
 fn delivery_words(flow: Option<&FlowDescription>, settings: &Settings) -> Vec<String> {
     let interval = show_duration(settings.recovery.commit_interval);
-    let keyed = flow.is_none_or(|flow| {
-        flow.steps().any(|(_, step)| {
-            step.operation.needs_key() && !matches!(step.operation, Operation::CollectBatch(_))
-        })
-    });
+    let keyed = flow.is_none_or(|flow| flow.steps().any(|(_, step)| step.operation.loses_state()));
     let mut words = Vec::new();
     match settings.delivery() {
         DeliveryGuarantee::AtMostOnce => {

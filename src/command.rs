@@ -68,10 +68,12 @@ fn perform(config: Config, program: Option<(String, Describe)>) -> ExitCode {
 
 fn start(config: &RunConfig, environment: &Environment, program: Option<(String, Describe)>) -> ExitCode {
     let loaded = check::load_config(&config.flow, environment);
+    let in_common = loaded.in_common();
     let job = |name: String, describe: Describe, settings: Settings| Job {
         name,
         describe,
         settings,
+        in_common,
         until_end: config.options.until_end,
         allow_lost_state: config.options.allow_lost_state,
         allow_dropped_state: config.options.allow_dropped_state,
@@ -128,6 +130,7 @@ fn check_program(
             name,
             describe,
             settings,
+            in_common: loaded.in_common(),
             until_end: false,
             allow_lost_state: false,
             allow_dropped_state: false,

@@ -6,8 +6,9 @@
 //!
 //! The order of a reading: [`yaml`] gives nodes with positions; [`layers`] puts environment and flags over
 //! them; [`settings`] and [`flow_file`] read them into types and note where each value came from
-//! ([`provenance`]); [`guards`] looks at the whole.
+//! ([`provenance`]); [`guards`] looks at the whole, and `agreement` at what all processes must have in common.
 
+mod agreement;
 pub mod flow_file;
 pub mod guards;
 pub mod kafka;
@@ -18,7 +19,6 @@ pub mod provenance;
 mod reader;
 mod section;
 pub mod settings;
-pub mod shape;
 mod sink_reader;
 mod step_reader;
 pub mod steps;

@@ -10,9 +10,7 @@ use tidegate_operators::inputs::InputTable;
 use tidegate_operators::kafka::{
     ConsumerConfig, KafkaProducer, KafkaReader, PartitionStart, ProducerConfig, ReaderOptions, Tombstones,
 };
-use tidegate_operators::sink::SinkWriter;
-use tidegate_operators::sink::file::FileWriter;
-use tidegate_operators::sink::stdout::StdoutWriter;
+use tidegate_operators::sink::{SinkWriter, file, stdout};
 use tidegate_operators::source::SourceReader;
 use tidegate_recovery::{ProcessIndex, WorkerIndex};
 
@@ -137,9 +135,9 @@ impl WorkerClients {
         Ok(match destination {
             Destination::Topic(topic) => Box::new(self.producer()?.writer(topic)?),
             Destination::File(path) => {
-                Box::new(FileWriter::open(path, self.shared.process, self.shared.processes)?)
+                Box::new(file::writer(path, self.shared.process, self.shared.processes)?)
             }
-            Destination::Stdout => Box::new(StdoutWriter::start()?),
+            Destination::Stdout => Box::new(stdout::writer()?),
         })
     }
 }

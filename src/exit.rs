@@ -1,7 +1,6 @@
-//! How a process ends: the exit code, and the one line that names the first cause.
+//! How a process ends: its exit code.
 
 use std::process::ExitCode;
-use tidegate_operators::fault::Fault;
 use tidegate_recovery::ErrorClass;
 
 /// All was done.
@@ -29,17 +28,6 @@ pub const EXIT_CODES: &[(u8, &str)] = &[
     (130, "ended by a second SIGINT"),
     (143, "ended by a second SIGTERM"),
 ];
-
-/// Prints the cause to stderr and gives the exit code for it.
-pub fn with_fault(fault: &Fault) -> ExitCode {
-    tracing::error!(
-        code = fault.code,
-        exit = fault.class.exit_code(),
-        step = fault.step.as_ref().map(|step| step.as_str()),
-        "{fault}"
-    );
-    ExitCode::from(fault.class.exit_code())
-}
 
 /// The exit code of a class.
 pub fn code(class: ErrorClass) -> ExitCode {

@@ -38,13 +38,14 @@
 //!
 //! # Where to read on
 //!
-//! - `src/run.rs` is the life of a process, from top to bottom.
+//! - `src/run.rs` is the life of a process, from top to bottom; `src/work.rs` is what its worker threads do.
 //! - [`Flow`] and [`Stream`] are the flow in Rust; a flow in YAML is put together from the same steps.
 //! - [`config`] reads what a person wrote: flow file, environment and flags, into a checked description.
 //! - [`expression`] compiles the CEL expressions of a YAML flow; they work on [`value`]s.
 //! - [`cli`] is the command line, [`check`] the command that explains a configuration, `src/command.rs` what the others do.
 //! - `tidegate-operators`, `tidegate-cluster` and `tidegate-recovery` are the three parts beneath.
 
+mod causes;
 pub mod check;
 pub mod cli;
 mod clients;
@@ -66,6 +67,7 @@ mod snapshots;
 mod start;
 pub mod telemetry;
 pub mod value;
+mod work;
 
 pub use flow::{
     Decode, Decoded, Flow, IntoRecord, Json, KeyBytes, KeyFromBytes, KeyedStream, OutOfOrder, Stream, Window,

@@ -11,8 +11,20 @@ use tidegate_recovery::{
     WorkerIndex,
 };
 
-/// The rows of each worker thread of this process, by step, and the process's part of the store.
-pub(crate) type RestoredProcess = (ProcessStore, Vec<HashMap<StepNumber, RestoredRows>>);
+/// What one process got back from the store.
+pub(crate) struct Restored {
+    /// Its own part of the store, which goes on; `None` where there is no store.
+    pub(crate) store: Option<ProcessStore>,
+    /// The rows of each worker thread, by step.
+    pub(crate) rows: Vec<HashMap<StepNumber, RestoredRows>>,
+}
+
+impl Restored {
+    /// Without a store.
+    pub(crate) fn nothing(threads: usize) -> Restored {
+        Restored { store: None, rows: (0..threads).map(|_| HashMap::new()).collect() }
+    }
+}
 
 /// Reads the newest state. A row belongs to the worker that owns its key bucket, or reads its input partition; the
 /// rows of a partition that is no input any more stay with worker 0, so that nothing is lost by a topic that is
@@ -24,7 +36,7 @@ pub(crate) fn restore(
     inputs: &InputTable,
     spec: &ClusterSpec,
     store_timeout: Duration,
-) -> Result<RestoredProcess, StoreError> {
+) -> Result<Restored, StoreError> {
     let options = ProcessOptions { store_timeout, ..ProcessOptions::default() };
     let mut process = ProcessStore::new(store.storage().clone(), resume, spec.index(), options);
     let threads = spec.workers_per_process();
@@ -53,5 +65,5 @@ pub(crate) fn restore(
         workers.push(rows);
     }
     tracing::info!(rows = restoration.rows, bytes = restoration.read_bytes, "state restored");
-    Ok((process, workers))
+    Ok(Restored { store: Some(process), rows: workers })
 }

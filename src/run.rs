@@ -9,46 +9,34 @@
 //!    wrong somewhere.
 //! 6. The clients are closed, the peers are told, and the exit code says how it went.
 
+use crate::causes::{cause_of, config, internal, store_cause};
 use crate::clients::{self, Clients};
 use crate::config::problems::{Problem, Severity};
 use crate::config::settings::Settings;
-use crate::connections::{Connections, WorkerClients};
 use crate::flow::Flow;
-use crate::flow::plan::{FlowPlan, GuardContext};
+use crate::flow::plan::FlowPlan;
 use crate::http::HttpServer;
-use crate::offsets::Offsets;
 use crate::probe::{ProcessProbe, Stage};
-use crate::snapshots::StoreThreads;
+use crate::restore::{self, Restored};
 use crate::start::{self, StartPlan, StartQuestion};
+use crate::work::{Beginning, Work};
 use crate::{progress, signals};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
-use std::rc::Rc;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tidegate_cluster::{
     Assignment, Cause, ClusterError, ClusterSpec, HardExit, Identity, Joined, Mesh, Outcome, Present,
     StopRequest, Supervisor, Timeouts, new_run_id, worker_config,
 };
-use tidegate_operators::build::FlowBuild;
-use tidegate_operators::clock::{Clock, EpochClock, SystemClock};
-use tidegate_operators::commit::commit_at_close;
-use tidegate_operators::context::WorkerContext;
-use tidegate_operators::ending::build_ending;
-use tidegate_operators::fault::{Fault, Faults};
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::kafka::{OutputTopic, check_outputs, reaper};
-use tidegate_operators::limits::{Limits, SinkLoad};
-use tidegate_operators::metrics::Metrics;
-use tidegate_operators::process::{DeliveryGuarantee, ProcessContext, StopRequest as FlowStop};
-use tidegate_operators::status::StatusBoard;
+use tidegate_operators::kafka::{OutputTopic, check_outputs, reaper, warn_of_retention};
+use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::steps::StepTable;
-use tidegate_operators::time::Time;
 use tidegate_recovery::storage::LocalDirectory;
 use tidegate_recovery::{
-    Assignment as PartitionAssignment, ClusterShape, CommitTracker, Epoch, EpochSchedule, ErrorClass,
-    Generation, Lease, LeaseKeeper, OpenOptions, ProcessStore, Publisher, RecoveryStore, RestoredRows,
-    ResumeState, RunId, Slot, StepNumber, StoreError, TrackerSettings,
+    ClusterShape, Epoch, ErrorClass, Generation, Lease, LeaseKeeper, OpenOptions, Publisher, RecoveryStore,
+    ResumeState, RunId, Slot,
 };
 
 /// A flow, as the run needs it: called once to plan and once on every worker thread.
@@ -59,6 +47,8 @@ pub(crate) struct Job {
     pub(crate) name: String,
     pub(crate) describe: Describe,
     pub(crate) settings: Settings,
+    /// The settings that all processes must have in common, by path.
+    pub(crate) in_common: BTreeMap<String, String>,
     pub(crate) until_end: bool,
     pub(crate) allow_lost_state: bool,
     pub(crate) allow_dropped_state: bool,
@@ -77,16 +67,19 @@ impl Job {
         let topics =
             self.settings.consumer.as_ref().map(|consumer| consumer.topics.clone()).unwrap_or_default();
         let plan = Flow::plan(&self.name, &topics, |flow| (self.describe)(flow));
-        let problems = plan.guards(GuardContext {
-            delivery: self.delivery(),
-            store: self.settings.recovery.directory.is_some(),
-            volatile_state_allowed: self.settings.volatile_state,
-            processes: self.settings.cluster.processes(),
-        });
+        let problems = plan.guards(&self.settings);
         (plan, problems)
     }
 
-    fn delivery(&self) -> DeliveryGuarantee {
+    /// What the handshake compares besides the fingerprint and the build.
+    fn in_common(&self, plan: &FlowPlan) -> BTreeMap<String, String> {
+        let mut in_common = self.in_common.clone();
+        in_common.insert("the definition of the flow's steps".into(), plan.definition().to_string());
+        in_common.insert("--until-end".into(), self.until_end.to_string());
+        in_common
+    }
+
+    pub(crate) fn delivery(&self) -> DeliveryGuarantee {
         match self.settings.delivery() {
             crate::config::kafka::DeliveryGuarantee::AtMostOnce => DeliveryGuarantee::AtMostOnce,
             crate::config::kafka::DeliveryGuarantee::AtLeastOnce => DeliveryGuarantee::AtLeastOnce,
@@ -97,20 +90,38 @@ impl Job {
 
 /// Runs the job and returns the exit code. The last line of a process that fails names the first cause.
 pub(crate) fn run(job: Job) -> u8 {
-    match live(job) {
-        Ok(code) => code,
+    let lived = live(job);
+    let all_closed = close_clients();
+    let code = match lived {
+        Ok(None) => {
+            tracing::info!("stopped before the work began");
+            0
+        }
+        Ok(Some(outcome)) => {
+            match &outcome.cause {
+                None => tracing::info!("done"),
+                Some(cause) => say(cause),
+            }
+            outcome.exit_code()
+        }
         Err(cause) => {
             say(&cause);
             cause.exit_code()
         }
+    };
+    if !all_closed {
+        // The C library's exit handlers would run beside threads of the client that still work.
+        signal_hook::low_level::exit(i32::from(code));
     }
+    code
 }
 
 fn say(cause: &Cause) {
     tracing::error!(code = &*cause.code, exit = cause.exit_code(), "{}", cause.text);
 }
 
-fn live(job: Job) -> Result<u8, Cause> {
+/// `None` when a stop was asked for before the work began.
+fn live(job: Job) -> Result<Option<Outcome<()>>, Cause> {
     let (plan, problems) = job.plan();
     refuse(&problems)?;
     let steps = plan
@@ -130,15 +141,16 @@ fn live(job: Job) -> Result<u8, Cause> {
     let mesh = bind(&job, &plan, &supervisor)?;
     probe.watch(mesh.watch());
     stage.set("waiting for the other processes");
-    let outcome = match bring_up(&job, plan, steps, clients, mesh, &supervisor, &stage, &probe) {
-        Ok(outcome) => outcome,
-        Err(ClusterError::Stopped) => {
-            tracing::info!("stopped before the work began");
-            return Ok(0);
+    match bring_up(&job, plan, steps, clients, mesh, &supervisor, &stage, &probe) {
+        Ok(outcome) => {
+            if !outcome.stuck.is_empty() {
+                tracing::error!(workers = ?outcome.stuck, "these workers did not leave in time");
+            }
+            Ok(Some(outcome))
         }
-        Err(error) => return Err(error.into()),
-    };
-    close(outcome)
+        Err(ClusterError::Stopped) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Ends a process whose stop takes longer than `shutdown_timeout`.
@@ -189,6 +201,7 @@ fn bind(job: &Job, plan: &FlowPlan, supervisor: &Supervisor) -> Result<Mesh, Cau
         cluster_id: job.name.clone(),
         fingerprint: plan.fingerprint(),
         build: build_id(),
+        in_common: job.in_common(plan),
         run_id: new_run_id()?,
         known_generation: Generation(0),
         secret: cluster.secret.as_ref().map(|secret| tidegate_cluster::Secret::new(secret.reveal())),
@@ -250,12 +263,27 @@ fn bring_up(
             "some workers read nothing: they only help with what is keyed"
         );
     }
-    let restored = restore(&steps, store.as_ref(), resume.as_ref(), &inputs, &joined, job)
-        .map_err(|error| ended(supervisor, store_cause(&error)))?;
-    let base = joined.start_clock()?;
+    let restored = match (&store, &resume) {
+        (Some(store), Some(resume)) => {
+            restore::restore(store, resume, &steps, &inputs, &spec, job.settings.recovery.store_timeout)
+                .map_err(|error| ended(supervisor, store_cause(&error)))?
+        }
+        _ => Restored::nothing(spec.workers_per_process()),
+    };
+    let lease =
+        store.as_ref().zip(resume.as_ref()).map(|(store, resume)| store.lease_view(resume.generation()));
+    let beginning = Beginning {
+        first: resume.as_ref().map_or(Epoch(1), |resume| resume.epoch.next()),
+        lease,
+        publisher: leading.map(|leading| leading.publisher),
+        base: joined.start_clock()?,
+        start,
+        inputs,
+        restored,
+    };
     stage.set("running");
-    let work = Work::new(job, plan, steps, clients, start, inputs, resume, restored, leading, &joined, base)
-        .map_err(|cause| ended(supervisor, cause))?;
+    let work =
+        Work::new(job, plan, steps, clients, beginning, &joined).map_err(|cause| ended(supervisor, cause))?;
     probe.serve(Arc::clone(&work.process), Arc::clone(&work.tracker));
     let faults = work.process.faults.clone();
     let progress = progress::show(job.until_end, &work.process);
@@ -367,6 +395,7 @@ fn find_start(
         .map_err(|fault| cause_of(&fault))?;
         let outputs =
             check_outputs(&clients.outputs, &outputs, deadline).map_err(|fault| cause_of(&fault))?;
+        warn_of_retention(&clients.consumer.connection, consumer.commit_keepalive);
         let record_bytes_max = outputs.iter().filter_map(|output| output.record_bytes_max).min();
         let found = StartPlan { record_bytes_max, ..found };
         postcard::to_stdvec(&found).map_err(|error| internal("encode the start offsets", &error))
@@ -375,217 +404,13 @@ fn find_start(
         .map_err(|error| ended(&supervisor, internal("read the start offsets", &error)))
 }
 
-/// What one process got back from the store: its own part of the store, and the rows of each worker thread.
-struct Restored {
-    store: Option<ProcessStore>,
-    rows: Vec<HashMap<StepNumber, RestoredRows>>,
-}
-
-fn restore(
-    steps: &StepTable,
-    store: Option<&RecoveryStore>,
-    resume: Option<&ResumeState>,
-    inputs: &InputTable,
-    joined: &Joined,
-    job: &Job,
-) -> Result<Restored, StoreError> {
-    let spec = joined.spec();
-    let threads = spec.workers_per_process();
-    let (Some(store), Some(resume)) = (store, resume) else {
-        return Ok(Restored { store: None, rows: (0..threads).map(|_| HashMap::new()).collect() });
-    };
-    crate::restore::restore(store, resume, steps, inputs, spec, job.settings.recovery.store_timeout)
-        .map(|(store, rows)| Restored { store: Some(store), rows })
-}
-
-/// What the worker threads of this process run.
-struct Work {
-    name: String,
-    topics: Vec<String>,
-    describe: Describe,
-    plan: FlowPlan,
-    process: Arc<ProcessContext>,
-    tracker: Arc<CommitTracker>,
-    connections: Arc<Connections>,
-    rows: Mutex<Vec<Option<HashMap<StepNumber, RestoredRows>>>>,
-}
-
-impl Work {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "each is a result of the bring-up, and this is where they meet"
-    )]
-    fn new(
-        job: &Job,
-        plan: FlowPlan,
-        steps: StepTable,
-        clients: Clients,
-        start: StartPlan,
-        inputs: InputTable,
-        resume: Option<ResumeState>,
-        restored: Restored,
-        leading: Option<Leading>,
-        joined: &Joined,
-        base: Instant,
-    ) -> Result<Work, Cause> {
-        let settings = &job.settings;
-        let consumer = settings.consumer.clone().ok_or_else(|| config("the flow has no kafka.consumer"))?;
-        let spec = joined.spec();
-        let process_index = spec.index();
-        let first = resume.as_ref().map_or(Epoch(1), |resume| resume.epoch.next());
-        let schedule = EpochSchedule { first, commit_every: settings.commit_every() };
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::since(base));
-        let tracker = Arc::new(CommitTracker::new(TrackerSettings {
-            keepalive: consumer.commit_keepalive,
-            ..TrackerSettings::default()
-        }));
-        let own: Vec<_> = start
-            .partitions
-            .iter()
-            .filter(|plan| {
-                let id = inputs.id(&plan.partition);
-                let owner = id.and_then(|id| inputs.get(id)).map(|input| input.owner.0 as usize);
-                owner.is_some_and(|owner| owner / spec.workers_per_process() == process_index.0 as usize)
-            })
-            .map(|plan| PartitionAssignment {
-                partition: plan.partition.clone(),
-                resumed: plan.resumed,
-                group: plan.group,
-            })
-            .collect();
-        // The stale ones were announced by process 0, for all partitions.
-        drop(tracker.begin(&own, base));
-        let snapshots = match restored.store {
-            None => None,
-            Some(store) => {
-                let threads = spec.workers_per_process();
-                let publisher = leading.map(|leading| leading.publisher);
-                let io = StoreThreads::start(threads, store, publisher, Arc::clone(&tracker))
-                    .map_err(|error| internal("start the store's threads", &error))?;
-                Some(Arc::new(io) as Arc<_>)
-            }
-        };
-        let limits = Limits {
-            in_flight_bytes: usize::try_from(consumer.in_flight_bytes).unwrap_or(usize::MAX),
-            in_flight_records: usize::try_from(consumer.in_flight_records).unwrap_or(usize::MAX),
-            commits_in_flight: settings.recovery.commits_in_flight,
-            volatile_records_max: usize::try_from(settings.volatile_records_max).unwrap_or(usize::MAX),
-            batch_records: consumer.batch_size,
-            poll_backoff: consumer.poll_backoff,
-            peer_timeout: settings.cluster.peer_timeout,
-            ..Limits::default()
-        };
-        let generation = joined.generation();
-        let stop = FlowStop::new();
-        let asked = stop.clone();
-        joined.supervisor().stop_request().on_request(move || asked.ask());
-        let liveness = joined.liveness();
-        let lease = resume.as_ref().zip(settings.recovery.directory.as_ref()).map(|(resume, directory)| {
-            RecoveryStore::new(Arc::new(LocalDirectory::new(directory))).lease_view(resume.generation())
-        });
-        let standing = Arc::new(move || {
-            liveness.check().map_err(|cause| fault_of(&cause))?;
-            lease.as_ref().map_or(Ok(()), |lease| lease.still_mine().map_err(|error| store_fault(&error)))
-        });
-        let metrics = Arc::new(Metrics::new());
-        metrics.generation.set(i64::try_from(generation.0).unwrap_or(i64::MAX));
-        let process = Arc::new(ProcessContext {
-            process: process_index,
-            workers_per_process: spec.workers_per_process(),
-            peers: spec.workers(),
-            generation,
-            delivery: job.delivery(),
-            schedule,
-            epochs: EpochClock::new(Arc::clone(&clock), &schedule, Duration::ZERO, settings.epoch_interval),
-            inputs: inputs.clone(),
-            steps,
-            sinks: SinkLoad::new(limits.sink_in_flight_bytes),
-            limits,
-            until_end: job.until_end,
-            stop,
-            faults: Faults::new(),
-            offsets: Arc::new(Offsets::new(Arc::clone(&tracker), inputs.clone(), base)),
-            snapshots,
-            standing,
-            metrics,
-            status: StatusBoard::new(generation),
-            sabotage: Default::default(),
-        });
-        let connections = Arc::new(Connections {
-            commit_deadline: settings.cluster.startup_timeout,
-            consumer,
-            consumer_config: clients.consumer,
-            producer_config: clients.producer,
-            process: process_index,
-            processes: spec.processes(),
-            inputs,
-            start,
-        });
-        let topics = connections.consumer.topics.clone();
-        let rows = Mutex::new(restored.rows.into_iter().map(Some).collect());
-        Ok(Work {
-            name: job.name.clone(),
-            topics,
-            describe: job.describe.clone(),
-            plan,
-            process,
-            tracker,
-            connections,
-            rows,
-        })
-    }
-
-    /// One worker thread, from its dataflow to its end.
-    fn run(
-        &self,
-        worker: &mut timely::worker::Worker,
-        cluster: &tidegate_cluster::WorkerContext,
-    ) -> Result<(), Cause> {
-        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner)[cluster.thread].take();
-        let context = WorkerContext::new(Arc::clone(&self.process), cluster.worker, rows.unwrap_or_default());
-        let connections = Rc::new(WorkerClients::new(Arc::clone(&self.connections), cluster.worker));
-        worker.dataflow_named::<Time, _, _>(&self.name, |scope| {
-            let operators = FlowBuild::new(scope, context.clone());
-            let describe = &self.describe;
-            Flow::build(&self.name, &self.topics, &self.plan, operators, connections, |flow| describe(flow))
-                .finish();
-        });
-        build_ending(worker, &context);
-        while worker.has_dataflows() && !self.process.faults.is_raised() && !cluster.leaving() {
-            cluster.step_or_park(worker, self.process.epochs.until_next());
-        }
-        if !self.process.faults.is_raised()
-            && !cluster.leaving()
-            && let Err(fault) = commit_at_close(&context)
-        {
-            context.fail(fault);
-        }
-        match self.process.faults.first() {
-            None => Ok(()),
-            Some(fault) => Err(cause_of(&fault).in_worker(cluster.worker)),
-        }
-    }
-}
-
-/// Closes what is left and gives the exit code.
-fn close(outcome: Outcome<()>) -> Result<u8, Cause> {
-    let code = outcome.exit_code();
-    if !outcome.stuck.is_empty() {
-        tracing::error!(workers = ?outcome.stuck, "these workers did not leave in time");
-    }
+/// Waits for the clients that are being closed; false when some of them are not.
+fn close_clients() -> bool {
     let open = reaper::wait(CLOSE_DEADLINE);
     for client in &open {
         tracing::warn!(client, "a client did not close in time");
     }
-    match outcome.cause {
-        None => tracing::info!("done"),
-        Some(cause) => say(&cause),
-    }
-    if !open.is_empty() {
-        // The C library's exit handlers would run beside threads of the client that still work.
-        signal_hook::low_level::exit(i32::from(code));
-    }
-    Ok(code)
+    open.is_empty()
 }
 
 /// How long the clients may take to close; librdkafka may wait for ever while its broker is away.
@@ -595,32 +420,4 @@ const CLOSE_DEADLINE: Duration = Duration::from_secs(3);
 fn ended(supervisor: &Supervisor, cause: Cause) -> ClusterError {
     supervisor.report(cause.clone());
     ClusterError::Ended(cause)
-}
-
-fn config(text: impl Into<String>) -> Cause {
-    Cause::new(ErrorClass::Config, "", text)
-}
-
-fn internal(what: &str, error: &dyn std::fmt::Display) -> Cause {
-    Cause::new(ErrorClass::Internal, "", format!("cannot {what}: {error}"))
-}
-
-/// The cause that a fault is.
-pub(crate) fn cause_of(fault: &Fault) -> Cause {
-    Cause::new(fault.class, fault.code, fault.to_string())
-}
-
-/// The fault that a cause is, for whoever speaks of faults.
-fn fault_of(cause: &Cause) -> Fault {
-    Fault::new(cause.class, cause.text.clone())
-}
-
-/// The cause that an error of the store is.
-fn store_cause(error: &StoreError) -> Cause {
-    Cause::new(error.class(), error.code(), error.to_string())
-}
-
-/// The fault that an error of the store is.
-pub(crate) fn store_fault(error: &StoreError) -> Fault {
-    Fault::new(error.class(), error.to_string()).code(error.code())
 }

@@ -5,7 +5,7 @@
 //! the order in which they were asked. A failure is handed to the dataflow, which ends the run with it; nothing
 //! is written after a failure.
 
-use crate::run::store_fault;
+use crate::causes::store_fault;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

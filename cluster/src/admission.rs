@@ -97,6 +97,7 @@ mod tests {
             cluster_id: "flow".into(),
             fingerprint: FlowFingerprint(0),
             build: "b".into(),
+            in_common: Default::default(),
             processes: 2,
             workers_per_process: 1,
             index: ProcessIndex(1),

@@ -20,11 +20,14 @@
 //!
 //! With a secret, a process that did not prove that it knows it cannot end this one: it is only turned away.
 
-use crate::identity::{BUILD_ID_BYTES_MAX, CLUSTER_ID_BYTES_MAX, Secret};
+use crate::identity::{
+    BUILD_ID_BYTES_MAX, CLUSTER_ID_BYTES_MAX, IN_COMMON_BYTES_MAX, Secret, in_common_bytes,
+};
 use crate::spec::{PROCESSES_MAX, WORKERS_PER_PROCESS_MAX};
 use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use tidegate_recovery::{FlowFingerprint, Generation, ProcessIndex, RunId};
 
@@ -34,7 +37,7 @@ pub const MAGIC: [u8; 8] = *b"tidegate";
 pub const PROTOCOL_VERSION: u16 = 1;
 
 const PREAMBLE_BYTES: usize = 12;
-const HELLO_BYTES_MAX: usize = 1024;
+const HELLO_BYTES_MAX: usize = 4096;
 const PROOF_BYTES: usize = 32;
 const VERDICT_BYTES_MAX: usize = 1024;
 const RETRY_TEXT_BYTES_MAX: usize = 256;
@@ -59,6 +62,8 @@ pub struct Hello {
     pub fingerprint: FlowFingerprint,
     /// The build of the program.
     pub build: String,
+    /// What else must be the same, by name.
+    pub in_common: BTreeMap<String, String>,
     /// Number of processes.
     pub processes: u32,
     /// Worker threads per process.
@@ -83,6 +88,7 @@ impl Hello {
     fn is_plausible(&self) -> bool {
         self.cluster_id.len() <= CLUSTER_ID_BYTES_MAX
             && self.build.len() <= BUILD_ID_BYTES_MAX
+            && in_common_bytes(&self.in_common) <= IN_COMMON_BYTES_MAX
             && (1..=PROCESSES_MAX as u32).contains(&self.processes)
             && (1..=WORKERS_PER_PROCESS_MAX as u32).contains(&self.workers_per_process)
             && self.index.0 < self.processes
@@ -94,7 +100,7 @@ impl Hello {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Name of the field.
-    pub field: &'static str,
+    pub field: String,
     /// The value of this process.
     pub here: String,
     /// The value of the other one.
@@ -330,7 +336,7 @@ impl Handshake {
             }
             return Err(Failure::Differs {
                 differences: vec![Difference {
-                    field: "protocol version",
+                    field: "protocol version".into(),
                     here: PROTOCOL_VERSION.to_string(),
                     there: version.to_string(),
                 }],
@@ -385,7 +391,7 @@ impl Handshake {
         } else {
             Err(Failure::Differs {
                 differences: vec![Difference {
-                    field: "the shared secret",
+                    field: "the shared secret".into(),
                     here: "one value".into(),
                     there: "another".into(),
                 }],
@@ -513,9 +519,9 @@ fn send_verdict(verdict: &Verdict) -> Action {
 
 fn differences(me: &Hello, peer: &Hello, role: Role) -> Vec<Difference> {
     let mut found = Vec::new();
-    let mut compare = |field, here: String, there: String| {
+    let mut compare = |field: &str, here: String, there: String| {
         if here != there {
-            found.push(Difference { field, here, there });
+            found.push(Difference { field: field.to_owned(), here, there });
         }
     };
     let secret = |has| if has { "set" } else { "not set" }.to_string();
@@ -523,6 +529,12 @@ fn differences(me: &Hello, peer: &Hello, role: Role) -> Vec<Difference> {
     compare("the flow", me.cluster_id.clone(), peer.cluster_id.clone());
     compare("the flow's fingerprint", me.fingerprint.to_string(), peer.fingerprint.to_string());
     compare("the build", me.build.clone(), peer.build.clone());
+    let names: BTreeSet<&String> = me.in_common.keys().chain(peer.in_common.keys()).collect();
+    for name in names {
+        let value =
+            |hello: &Hello| hello.in_common.get(name).map_or_else(|| "not known".to_owned(), String::clone);
+        compare(name, value(me), value(peer));
+    }
     compare("the number of processes", me.processes.to_string(), peer.processes.to_string());
     compare(
         "the number of workers per process",

@@ -3,6 +3,7 @@
 use crate::error::ClusterError;
 use rand::TryRngCore;
 use rand::rngs::OsRng;
+use std::collections::BTreeMap;
 use std::fmt;
 use tidegate_recovery::{FlowFingerprint, Generation, RunId};
 
@@ -10,6 +11,8 @@ use tidegate_recovery::{FlowFingerprint, Generation, RunId};
 pub const CLUSTER_ID_BYTES_MAX: usize = 255;
 /// Longest build id, in bytes.
 pub const BUILD_ID_BYTES_MAX: usize = 128;
+/// Longest list of what else the processes must have in common, in bytes of its names and values.
+pub const IN_COMMON_BYTES_MAX: usize = 2048;
 
 /// A secret that all processes of a cluster share. It is never shown and never sent.
 #[derive(Clone, PartialEq, Eq)]
@@ -46,12 +49,20 @@ pub struct Identity {
     pub fingerprint: FlowFingerprint,
     /// Which build of the program this is; processes exchange memory layouts that only one build shares.
     pub build: String,
+    /// What else all processes must have in common, by names that a message can show: the flow's definition,
+    /// settings. Values are shown to whoever disagrees, so no secret is among them.
+    pub in_common: BTreeMap<String, String>,
     /// This start of this process.
     pub run_id: RunId,
     /// The highest generation that this process was part of or has read of; 0 if none.
     pub known_generation: Generation,
     /// The cluster's secret, if it has one.
     pub secret: Option<Secret>,
+}
+
+/// How much of a hello the list of what is in common takes; two lengths of two bytes frame each entry.
+pub(crate) fn in_common_bytes(in_common: &BTreeMap<String, String>) -> usize {
+    in_common.iter().map(|(name, value)| name.len() + value.len() + 4).sum()
 }
 
 /// Draws the id of a new run.

@@ -14,7 +14,9 @@ use crate::admission::Phase;
 use crate::cause::{Cause, SentCause};
 use crate::door;
 use crate::error::ClusterError;
-use crate::identity::{BUILD_ID_BYTES_MAX, CLUSTER_ID_BYTES_MAX, Identity};
+use crate::identity::{
+    BUILD_ID_BYTES_MAX, CLUSTER_ID_BYTES_MAX, IN_COMMON_BYTES_MAX, Identity, in_common_bytes,
+};
 use crate::liveness::Liveness;
 use crate::mesh::{PeerStatus, Shared, State};
 use crate::spec::ClusterSpec;
@@ -447,6 +449,12 @@ fn check(identity: &Identity, timeouts: &Timeouts) -> Result<(), ClusterError> {
         if text.is_empty() || text.len() > bytes_max {
             problems.push(format!("{what} has {} bytes, it must have 1 to {bytes_max}", text.len()));
         }
+    }
+    let in_common = in_common_bytes(&identity.in_common);
+    if in_common > IN_COMMON_BYTES_MAX {
+        problems.push(format!(
+            "what the processes must have in common takes {in_common} bytes, it must have at most {IN_COMMON_BYTES_MAX}"
+        ));
     }
     if identity.secret.as_ref().is_some_and(|secret| secret.is_empty()) {
         problems.push("the shared secret is empty, which protects nothing".into());

@@ -4,9 +4,9 @@
 //! # What it guarantees
 //!
 //! - **Nothing starts in disagreement.** Every connection begins with a handshake that compares protocol,
-//!   flow, fingerprint, build, shape, and place; a difference ends both sides with both values
-//!   (`PEER_MISMATCH`, exit 78). Work starts when every process has acknowledged the same generation and the
-//!   same list of runs.
+//!   flow, fingerprint, build, shape, place, and what else the caller names; a difference ends both sides with
+//!   both values (`PEER_MISMATCH`, exit 78). Work starts when every process has acknowledged the same generation
+//!   and the same list of runs.
 //! - **Strangers do not matter.** Probes, garbage, HTTP requests, silent connections are dropped by a
 //!   deadline, logged once, and change nothing. With a shared secret, only who proves that it knows it counts.
 //! - **A lost peer is noticed within `peer_timeout`**, whether it died, froze or was cut off, on a connection
@@ -37,6 +37,7 @@
 //!     cluster_id: "order-totals".into(),
 //!     fingerprint: FlowFingerprint(7),
 //!     build: "0.1.0".into(),
+//!     in_common: [("the epoch interval".to_owned(), "100ms".to_owned())].into(),
 //!     run_id: new_run_id()?,
 //!     known_generation: Generation(0),
 //!     secret: None,
@@ -103,7 +104,9 @@ pub use clock::EpochClock;
 pub use error::ClusterError;
 pub use execute::{Outcome, PARK_MAX, WorkerContext, worker_config};
 pub use exit::HardExit;
-pub use identity::{BUILD_ID_BYTES_MAX, CLUSTER_ID_BYTES_MAX, Identity, Secret, new_run_id};
+pub use identity::{
+    BUILD_ID_BYTES_MAX, CLUSTER_ID_BYTES_MAX, IN_COMMON_BYTES_MAX, Identity, Secret, new_run_id,
+};
 pub use join::{Assignment, ClusterWatch, Joined, Mesh, Present};
 pub use liveness::Liveness;
 pub use mesh::PeerStatus;

@@ -189,6 +189,7 @@ impl Shared {
             cluster_id: self.identity.cluster_id.clone(),
             fingerprint: self.identity.fingerprint,
             build: self.identity.build.clone(),
+            in_common: self.identity.in_common.clone(),
             processes: self.spec.processes() as u32,
             workers_per_process: self.spec.workers_per_process() as u32,
             index: self.spec.index(),

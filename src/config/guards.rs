@@ -5,7 +5,6 @@ use super::flow_file::FlowDescription;
 use super::kafka::DeliveryGuarantee;
 use super::problems::{Problem, code};
 use super::settings::Settings;
-use super::steps::Operation;
 use super::yaml::Origin;
 
 /// What a guard looks at in a step.
@@ -13,10 +12,9 @@ use super::yaml::Origin;
 pub struct GuardedStep<'f> {
     /// The step's id.
     pub id: &'f str,
-    /// Whether a crash without a store loses what the step knows: true for keyed steps but `collect_batch`,
-    /// which holds the epochs of its records.
+    /// Whether a crash without a store loses what the step knows.
     pub loses_state: bool,
-    /// Path of its key; empty in a flow in Rust.
+    /// Path of its key; in a flow in Rust, `steps` and its id.
     pub path: &'f str,
     /// Where it stands.
     pub origin: &'f Origin,
@@ -28,7 +26,7 @@ pub fn check(flow: &FlowDescription, settings: &Settings) -> Vec<Problem> {
         .steps()
         .map(|(_, step)| GuardedStep {
             id: step.id.as_str(),
-            loses_state: step.operation.needs_key() && !matches!(step.operation, Operation::CollectBatch(_)),
+            loses_state: step.operation.loses_state(),
             path: &step.path,
             origin: &step.origin,
         })

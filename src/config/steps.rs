@@ -47,7 +47,8 @@ pub enum Operation {
     Inspect(Inspect),
     /// Sets the event time.
     EventTime(EventTimeStep),
-    /// Groups by what the expression gives; that becomes the record's key.
+    /// Groups by what the expression gives. Its key bytes become the record's key, so that behind it `key` is text
+    /// (bytes where they are no text), whatever the expression gave: state and windows know nothing else of a key.
     KeyBy(Expression),
     /// Aggregates per key and window.
     Window(WindowStep),
@@ -104,6 +105,12 @@ impl Operation {
     /// Whether the step keeps rows in the store: then its id must stay the same from start to start.
     pub fn keeps_rows(&self) -> bool {
         matches!(self, Operation::EventTime(_)) || self.needs_key()
+    }
+
+    /// Whether a crash without a store loses what the step knows: true for keyed steps but `collect_batch`,
+    /// which holds the epochs of its records.
+    pub fn loses_state(&self) -> bool {
+        self.needs_key() && !matches!(self, Operation::CollectBatch(_))
     }
 
     /// Whether the step needs a `key_by` before it.
@@ -181,7 +188,8 @@ pub struct EventTimeStep {
     pub from: EventTimeFrom,
     /// How far behind the highest event time of its partition a record may be and still be on time.
     pub out_of_order: Duration,
-    /// After this time without a record a partition holds no watermark back.
+    /// After this time without a record, by the wall clock, a partition holds no watermark back. When all were silent
+    /// that long, the first records of a burst move the watermark for all of them.
     pub idle: Duration,
     /// A record far beyond the wall clock.
     pub ahead: Ahead,

@@ -4,7 +4,6 @@ use super::flow_file::{FileKind, Loaded, load};
 use super::kafka::{DeliveryGuarantee, DeliveryReason};
 use super::layers::{Environment, FlagSetting};
 use super::problems::{Severity, code};
-use super::shape::{definition_hash, fingerprint, shapes};
 use super::yaml::{Origin, Source};
 use crate::check;
 use proptest::prelude::*;
@@ -19,7 +18,7 @@ fn environment() -> Environment {
     [("BROKER", "localhost:9092")].into_iter().collect()
 }
 
-fn load_text(text: &str) -> Loaded {
+pub(crate) fn load_text(text: &str) -> Loaded {
     load(Source::new("flow.yaml", text), FileKind::Flow, &environment(), &[])
 }
 
@@ -33,14 +32,14 @@ fn codes(loaded: &Loaded, severity: Severity) -> Vec<&'static str> {
 }
 
 /// A flow with these lines in the section of the consumer, and these steps.
-fn flow_with(consumer: &str, rest: &str) -> String {
+pub(crate) fn flow_with(consumer: &str, rest: &str) -> String {
     format!(
         "flow: f\nkafka:\n  consumer:\n    brokers: [b:1]\n    group_id: g\n    topics: [t]\n{consumer}\n{rest}"
     )
 }
 
-const SINK: &str = "steps:\n  - sink: stdout\n";
-const AT_LEAST_ONCE: &str = "    delivery: at_least_once";
+pub(crate) const SINK: &str = "steps:\n  - sink: stdout\n";
+pub(crate) const AT_LEAST_ONCE: &str = "    delivery: at_least_once";
 
 #[test]
 fn every_example_is_read_without_a_problem() {
@@ -304,34 +303,6 @@ fn steps_have_ids_that_stay_and_those_with_state_need_names() {
     let batches = "  - key_by: key\n  - collect_batch: { max_records: 2, timeout: 1s }\n  \
                    - collect_batch: { max_records: 2, timeout: 1s }\n";
     assert_eq!(ids(batches).1, 1, "the second batch has no name");
-}
-
-#[test]
-fn the_fingerprint_knows_what_shapes_state_and_nothing_else() {
-    let flow = |window: &str, filter: &str| {
-        let steps = format!(
-            "steps:\n  - event_time: {{ from: timestamp, out_of_order: 1s }}\n  - filter: {filter}\n  \
-             - key_by: value.k\n  - window: {{ {window}, aggregate: {{ n: count() }} }}\n  - sink: stdout\n\
-             recovery: {{ directory: /r }}\n"
-        );
-        let loaded = load_text(&flow_with(AT_LEAST_ONCE, &steps));
-        let settings = loaded.settings.unwrap();
-        let flow = loaded.flow.unwrap();
-        (fingerprint(&flow.name, &shapes(&flow)), definition_hash(&flow, &settings), shapes(&flow))
-    };
-    let base = flow("tumbling: 60s", "value.paid");
-    let names: Vec<_> = base.2.iter().map(|shape| (shape.id.to_string(), shape.kind)).collect();
-    assert_eq!(names, [("event_time".into(), "event_time"), ("window".into(), "window")]);
-    let window: Vec<_> = base.2[1].parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    assert_eq!(window, ["aggregate=n=count", "align=0s", "key=value.k", "size=1m", "window=tumbling"]);
-    let written_otherwise = flow("tumbling: 1m", "value.paid");
-    assert_eq!(base.0, written_otherwise.0);
-    assert_eq!(base.1, written_otherwise.1);
-    let other_filter = flow("tumbling: 60s", "value.open");
-    assert_eq!(base.0, other_filter.0, "stateless steps are free to change");
-    assert_ne!(base.1, other_filter.1, "but the processes of one cluster must agree on them");
-    assert_ne!(base.0, flow("tumbling: 61s", "value.paid").0);
-    assert_ne!(base.0, flow("session: { gap: 60s }", "value.paid").0);
 }
 
 #[test]

@@ -6,9 +6,9 @@
 use super::Flow;
 use super::keyed::KeyedStream;
 use super::row::{Bound, Row, Rowed, keyed_row};
+use super::shape::{self, Parameters};
 use super::stream::{Refusal, Stream, millis};
 use crate::config::flow_file::{FlowDescription, Input, StreamDescription};
-use crate::config::shape::shapes;
 use crate::config::steps::{
     Ahead, Decode, EventTimeFrom, EventTimeStep, Failure, Inspect, MapStep, OnError, Operation, Sink,
     StatefulMap, Step, WindowShape, WindowStep,
@@ -17,7 +17,7 @@ use crate::connections::Destination;
 use crate::expression::{Aggregate, Expression};
 use crate::value::Value;
 use bytes::Bytes;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_operators::collect_batch::BatchLimits;
@@ -37,7 +37,8 @@ enum Rows<'s> {
 
 /// Describes the flow to the builder.
 pub(crate) fn describe(flow: &Flow<'_>, description: &FlowDescription) {
-    let parameters = shapes(description).into_iter().map(|shape| (shape.id, shape.parameters)).collect();
+    flow.0.plan.borrow_mut().expressions = shape::expressions(description);
+    let parameters = shape::parameters(description);
     let bound = Bound::new(flow.inputs());
     let mut assembly = Assembly { flow, description, bound, parameters, streams: HashMap::new() };
     for stream in &description.streams {
@@ -49,7 +50,7 @@ struct Assembly<'f, 's> {
     flow: &'f Flow<'s>,
     description: &'f FlowDescription,
     bound: Bound,
-    parameters: HashMap<StepId, BTreeMap<String, String>>,
+    parameters: HashMap<StepId, Parameters>,
     streams: HashMap<Arc<str>, Stream<'s, Row>>,
 }
 
@@ -109,7 +110,11 @@ impl<'s> Assembly<'_, 's> {
             }
             (Operation::CollectBatch(batch), Rows::Keyed(stream)) => {
                 let limits = BatchLimits { records_max: batch.max_records, timeout: batch.timeout };
-                let batches = KeyedStream::<Bytes, Row>::new(stream).collect_batch_named(name(step), limits);
+                let batches = KeyedStream::<Bytes, Row>::new(stream).collect_batch_shaped(
+                    name(step),
+                    limits,
+                    self.parameters[&step.id].clone(),
+                );
                 Rows::Keyed(batches.keyed_values().untracked_map(
                     |Keyed { key, hash, value }: Keyed<Vec<Row>>| {
                         let value = Value::list(value.into_iter().map(|row| row.value));
@@ -169,13 +174,13 @@ impl<'s> Assembly<'_, 's> {
             }
             Operation::Gate { when, file } => {
                 let (when, file) = (when.clone(), file.clone());
-                stream.test_step(name(step), "gate", move |build, id, elements| {
+                stream.step(name(step), "gate", move |build, id, elements| {
                     gate(build, id, elements, file, move |element| bound.holds(&when, element))
                 })
             }
             Operation::Delay { when, time } => {
                 let (when, time) = (when.clone(), *time);
-                stream.test_step(name(step), "delay", move |build, id, elements| {
+                stream.step(name(step), "delay", move |build, id, elements| {
                     delay(build, id, elements, time, move |element| bound.holds(&when, element))
                 })
             }
@@ -186,7 +191,7 @@ impl<'s> Assembly<'_, 's> {
                     Failure::Panic => FailHow::Panic,
                     Failure::Abort => FailHow::Abort,
                 };
-                stream.test_step(name(step), "fail_on", move |build, id, elements| {
+                stream.step(name(step), "fail_on", move |build, id, elements| {
                     fail_on(build, id, elements, on_error, how, move |element| bound.holds(&when, element))
                 })
             }
@@ -333,7 +338,7 @@ impl<'s> Assembly<'_, 's> {
             late: LatePolicy::Drop,
             on_error: on_error(step.on_error),
         };
-        let parameters = self.parameters.get(&step.id).cloned().unwrap_or_default();
+        let parameters = self.parameters[&step.id].clone();
         let names: Arc<[Arc<str>]> = window.aggregates.iter().map(|(name, _)| name.clone()).collect();
         let kinds: Vec<&Aggregate> = window.aggregates.iter().map(|(_, aggregate)| aggregate).collect();
         let columns = super::row::columns(&names, &kinds);
@@ -349,7 +354,7 @@ impl<'s> Assembly<'_, 's> {
         map: &StatefulMap,
     ) -> Stream<'s, Keyed<Row>> {
         let (map, bound) = (map.clone(), self.bound.clone());
-        let parameters = self.parameters.get(&step.id).cloned().unwrap_or_default();
+        let parameters = self.parameters[&step.id].clone();
         KeyedStream::<Bytes, Row>::new(stream)
             .stateful_map_shaped(name(step), on_error(step.on_error), parameters, move |state, row: Row| {
                 let before = match (state.take(), &map.initial) {

@@ -1,21 +1,18 @@
 //! [`KeyedStream`]: values with their key, and the steps that keep state per key.
 
 use super::plan::Keeps;
+use super::shape::{Parameters, put_windows};
 use super::stream::Stream;
 use crate::config::problems::{Problem, code};
 use crate::config::yaml::Origin;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::marker::PhantomData;
-use tidegate_operators::batch::ElementStream;
-use tidegate_operators::build::FlowBuild;
 use tidegate_operators::collect_batch::{BatchLimits, collect_batch};
 use tidegate_operators::element::{Data, Element, Keyed};
 use tidegate_operators::record::{self, OnError};
 use tidegate_operators::stateful_map::{KeyState, stateful_map};
-use tidegate_operators::window::{Aggregator, WindowKind, WindowSettings, WindowSpec, Windowed, window};
-use tidegate_recovery::StepId;
+use tidegate_operators::window::{Aggregator, WindowSettings, WindowSpec, Windowed, window};
 
 pub use tidegate_operators::record::KeyBytes;
 
@@ -99,23 +96,6 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
         self.stream
     }
 
-    fn stateful<U: Data>(
-        self,
-        name: Option<&str>,
-        kind: &'static str,
-        keeps: Keeps,
-        parameters: BTreeMap<String, String>,
-        build: impl FnOnce(&FlowBuild<'s>, &StepId, ElementStream<'s, Keyed<T>>) -> ElementStream<'s, U>,
-    ) -> Stream<'s, U> {
-        let Stream { flow, node, event_time, elements } = self.stream;
-        let (node, id) = flow.add(name, kind, keeps, parameters, vec![node]);
-        let elements = elements.map(|elements| {
-            let (operators, _) = flow.building().expect("a stream with elements is being built");
-            build(operators, &id, elements)
-        });
-        Stream { flow, node, event_time, elements }
-    }
-
     /// The elements of every window, with the bytes of their key.
     ///
     /// `parameters` are what shapes the state besides the windows themselves.
@@ -123,7 +103,7 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
         self,
         name: Option<&str>,
         settings: WindowSettings,
-        mut parameters: BTreeMap<String, String>,
+        mut parameters: Parameters,
         aggregate: A,
     ) -> Stream<'s, Keyed<Windowed<A::Out>>>
     where
@@ -146,8 +126,8 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
         if let Err(error) = settings.windows.check() {
             flow.problem(Problem::error(code::INVALID_VALUE, path(), &Origin::Default, error.to_string()));
         }
-        shape(&settings.windows, &mut parameters);
-        self.stateful(name, "window", Keeps::Keyed, parameters, move |build, id, elements| {
+        put_windows(&settings.windows, &mut parameters);
+        self.stream.step_that_keeps(name, "window", Keeps::Keyed, parameters, move |build, id, elements| {
             match window(build, id, elements, settings, aggregate) {
                 Ok(results) => results,
                 // The plan has reported it, and a flow with an error is not built.
@@ -167,7 +147,7 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
     where
         I: IntoIterator<Item = U> + 'static,
     {
-        self.stateful_map_shaped(Some(name), on_error, BTreeMap::new(), f)
+        self.stateful_map_shaped(Some(name), on_error, Parameters::new(), f)
     }
 
     /// The same, with parameters that shape the state.
@@ -175,13 +155,13 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
         self,
         name: Option<&str>,
         on_error: OnError,
-        parameters: BTreeMap<String, String>,
+        parameters: Parameters,
         f: impl FnMut(&mut Option<S>, T) -> Result<I, E> + 'static,
     ) -> KeyedStream<'s, K, U>
     where
         I: IntoIterator<Item = U> + 'static,
     {
-        KeyedStream::new(self.stateful(
+        KeyedStream::new(self.stream.step_that_keeps(
             name,
             "stateful_map",
             Keeps::Keyed,
@@ -206,17 +186,23 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
 
     /// Collects the values of each key into batches.
     pub fn collect_batch(self, name: &str, limits: BatchLimits) -> KeyedStream<'s, K, Vec<T>> {
-        self.collect_batch_named(Some(name), limits)
+        self.collect_batch_shaped(Some(name), limits, Parameters::new())
     }
 
-    pub(crate) fn collect_batch_named(
+    /// The same, with parameters that shape the state.
+    pub(crate) fn collect_batch_shaped(
         self,
         name: Option<&str>,
         limits: BatchLimits,
+        parameters: Parameters,
     ) -> KeyedStream<'s, K, Vec<T>> {
-        let build =
-            move |build: &FlowBuild<'s>, id: &StepId, elements| collect_batch(build, id, elements, limits);
-        KeyedStream::new(self.stateful(name, "collect_batch", Keeps::Replayable, BTreeMap::new(), build))
+        KeyedStream::new(self.stream.step_that_keeps(
+            name,
+            "collect_batch",
+            Keeps::Replayable,
+            parameters,
+            move |build, id, elements| collect_batch(build, id, elements, limits),
+        ))
     }
 }
 
@@ -234,7 +220,7 @@ impl<'s, K: KeyFromBytes + Data, T: Data> KeyedStream<'s, K, T> {
         A::Out: Data,
     {
         let parameters =
-            BTreeMap::from([("aggregate".to_owned(), std::any::type_name::<A::State>().to_owned())]);
+            Parameters::from([("aggregate".to_owned(), std::any::type_name::<A::State>().to_owned())]);
         let results =
             self.window_elements(Some(name), WindowSettings::from(windows.into()), parameters, aggregate);
         results.typed()
@@ -270,27 +256,4 @@ impl<'s, R: Data> Stream<'s, Keyed<Windowed<R>>> {
             result: windowed.value,
         })
     }
-}
-
-/// What of the windows shapes the state.
-fn shape(spec: &WindowSpec, parameters: &mut BTreeMap<String, String>) {
-    let mut put = |name: &str, value: String| {
-        parameters.entry(name.to_owned()).or_insert(value);
-    };
-    match spec.kind {
-        WindowKind::Tumbling { size } => {
-            put("window", "tumbling".into());
-            put("size", format!("{size}ms"));
-        }
-        WindowKind::Sliding { size, every } => {
-            put("window", "sliding".into());
-            put("size", format!("{size}ms"));
-            put("every", format!("{every}ms"));
-        }
-        WindowKind::Session { gap } => {
-            put("window", "session".into());
-            put("gap", format!("{gap}ms"));
-        }
-    }
-    put("align", format!("{}ms", spec.align));
 }

@@ -11,6 +11,7 @@ pub(crate) mod described;
 mod keyed;
 pub(crate) mod plan;
 mod row;
+mod shape;
 mod stream;
 
 pub use keyed::{KeyBytes, KeyFromBytes, KeyedStream, Window};
@@ -18,8 +19,8 @@ pub use stream::{Decode, Decoded, IntoRecord, Json, OutOfOrder, Stream};
 
 use crate::connections::WorkerClients;
 use plan::{FlowPlan, Keeps, Node, StepPlan};
+use shape::Parameters;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use tidegate_operators::batch::ElementStream;
 use tidegate_operators::build::FlowBuild;
@@ -125,7 +126,7 @@ impl<'s> Flow<'s> {
     fn all_topics(&self) -> Stream<'s, Record> {
         let known = self.0.source.borrow().clone();
         let (node, elements) = known.unwrap_or_else(|| {
-            let (node, id) = self.add(None, SOURCE, Keeps::Nothing, BTreeMap::new(), Vec::new());
+            let (node, id) = self.add(None, SOURCE, Keeps::Nothing, Parameters::new(), Vec::new());
             let elements = self.0.build.as_ref().map(|build| {
                 let reader = build.connections.reader();
                 match reader {
@@ -149,7 +150,7 @@ impl<'s> Flow<'s> {
         name: Option<&str>,
         kind: &'static str,
         keeps: Keeps,
-        parameters: BTreeMap<String, String>,
+        parameters: Parameters,
         inputs: Vec<Node>,
     ) -> (Node, StepId) {
         let mut plan = self.0.plan.borrow_mut();

@@ -1,13 +1,14 @@
 //! What a flow is made of, as data: the steps, what feeds them, and what of them shapes state.
 //!
-//! Both front doors (Rust and YAML) fill the same plan before a broker is contacted: guards, the fingerprint,
-//! `check` and the store's step table read it, and nothing of it is said a second time.
+//! Both front doors (Rust and YAML) fill the same plan before a broker is contacted: guards, the fingerprint
+//! ([`super::shape`]), `check` and the store's step table read it, and nothing of it is said a second time.
 
+use crate::config::Settings;
+use crate::config::guards::{GuardedStep, check_steps};
 use crate::config::problems::{Problem, code};
 use crate::config::yaml::Origin;
-use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::steps::{StepSpec, StepTable};
-use tidegate_recovery::{FlowFingerprint, KeyHash, StepId};
+use tidegate_recovery::StepId;
 
 /// Place of a step in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +40,13 @@ pub(crate) struct StepPlan {
     pub(crate) terminal: bool,
 }
 
+impl StepPlan {
+    /// Its path in messages: a flow in Rust has no lines to point at.
+    fn path(&self) -> String {
+        format!("steps.{}", self.spec.id)
+    }
+}
+
 /// A topic that a sink writes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OutputTopic {
@@ -59,45 +67,13 @@ pub(crate) struct FlowPlan {
     pub(crate) input_topics: Vec<String>,
     /// Topics that are written.
     pub(crate) output_topics: Vec<OutputTopic>,
+    /// What else stands in the steps, for a flow that is data; the steps of a flow in Rust are code.
+    pub(crate) expressions: String,
     /// What is wrong with the flow as such.
     pub(crate) problems: Vec<Problem>,
 }
 
-/// What the guards need to know beside the plan.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct GuardContext {
-    /// What is promised.
-    pub(crate) delivery: DeliveryGuarantee,
-    /// Whether there is a recovery store.
-    pub(crate) store: bool,
-    /// `volatile_state: allow`.
-    pub(crate) volatile_state_allowed: bool,
-    /// Number of processes.
-    pub(crate) processes: usize,
-}
-
 impl FlowPlan {
-    /// The hash that all processes of a cluster must agree on: every step's id, kind, version and shape, the
-    /// wiring and the topics.
-    pub(crate) fn fingerprint(&self) -> FlowFingerprint {
-        let mut text = format!("flow {}\n", self.name);
-        for topic in &self.input_topics {
-            text.push_str(&format!("input {topic}\n"));
-        }
-        for output in &self.output_topics {
-            text.push_str(&format!("output {}\n", output.topic));
-        }
-        for step in &self.steps {
-            let inputs: Vec<_> = step.inputs.iter().map(|input| input.0).collect();
-            let spec = &step.spec;
-            text.push_str(&format!(
-                "step {} {} {} {inputs:?} {:?}\n",
-                spec.id, spec.kind, spec.version, spec.parameters
-            ));
-        }
-        FlowFingerprint(KeyHash::of(text.as_bytes()).0)
-    }
-
     /// The steps as the operators and the store number them; an error names a step that is there twice.
     pub(crate) fn table(&self) -> Result<StepTable, StepId> {
         StepTable::new(self.steps.iter().map(|step| step.spec.clone())).map_err(|duplicate| duplicate.0)
@@ -109,9 +85,21 @@ impl FlowPlan {
     }
 
     /// Guards that look at the flow as a whole; every finding at once.
-    pub(crate) fn guards(&self, context: GuardContext) -> Vec<Problem> {
+    pub(crate) fn guards(&self, settings: &Settings) -> Vec<Problem> {
         let mut problems = self.problems.clone();
-        self.guard_state(context, &mut problems);
+        let paths: Vec<String> = self.steps.iter().map(StepPlan::path).collect();
+        let steps: Vec<GuardedStep<'_>> = self
+            .steps
+            .iter()
+            .zip(&paths)
+            .map(|(step, path)| GuardedStep {
+                id: step.spec.id.as_str(),
+                loses_state: step.keeps == Keeps::Keyed,
+                path,
+                origin: &Origin::Default,
+            })
+            .collect();
+        problems.extend(check_steps(&steps, settings));
         self.guard_ends(&mut problems);
         if self.input_topics.is_empty() {
             problems.push(
@@ -127,36 +115,6 @@ impl FlowPlan {
         problems
     }
 
-    fn guard_state(&self, context: GuardContext, problems: &mut Vec<Problem>) {
-        if context.delivery == DeliveryGuarantee::AtMostOnce
-            || context.store
-            || context.volatile_state_allowed
-        {
-            return;
-        }
-        for step in self.steps.iter().filter(|step| step.keeps == Keeps::Keyed) {
-            let spec = &step.spec;
-            let (code, several) = match context.processes {
-                0 | 1 => (code::STATE_WITHOUT_RECOVERY, String::new()),
-                several => (code::DELIVERY_KEYED_MULTIPROCESS, format!(" on {several} processes")),
-            };
-            problems.push(
-                Problem::error(
-                    code,
-                    format!("steps.{}", spec.id),
-                    &Origin::Default,
-                    format!(
-                        "step {} ({}) keeps state per key{several} and there is no recovery store: every crash would lose it",
-                        spec.id, spec.kind
-                    ),
-                )
-                .advise(
-                    "add -r DIR (or `recovery: { directory: DIR }`), or accept the loss with `volatile_state: allow`",
-                ),
-            );
-        }
-    }
-
     fn guard_ends(&self, problems: &mut Vec<Problem>) {
         for (index, step) in self.steps.iter().enumerate() {
             let feeds_something = self.steps.iter().any(|other| other.inputs.contains(&Node(index)));
@@ -164,7 +122,7 @@ impl FlowPlan {
                 problems.push(
                     Problem::error(
                         "FORK_BRANCH_NO_TERMINAL",
-                        format!("steps.{}", step.spec.id),
+                        step.path(),
                         &Origin::Default,
                         format!("the stream behind step {} ({}) goes nowhere", step.spec.id, step.spec.kind),
                     )

@@ -2,22 +2,23 @@
 
 use super::keyed::{KeyBytes, KeyedStream};
 use super::plan::{Keeps, Node, OutputTopic};
+use super::shape::Parameters;
 use super::{Flow, refused};
-use crate::connections::Destination;
+use crate::connections::{Destination, WorkerClients};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::time::Duration;
 use tidegate_operators::batch::ElementStream;
+use tidegate_operators::build::FlowBuild;
 use tidegate_operators::element::{Data, Element, Keyed, Record};
 use tidegate_operators::event_time::{EventTimeSettings, event_time};
 use tidegate_operators::record::{self, OnError};
 use tidegate_operators::sink::sink;
-use tidegate_recovery::EventTime;
+use tidegate_recovery::{EventTime, StepId};
 use timely::dataflow::operators::Concatenate;
 
 /// A stream of values of type `T`. Using a stream twice forks it: both users see every value.
@@ -53,6 +54,9 @@ impl OutOfOrder {
     }
 
     /// A partition without a record for this long holds no watermark back (30 s by default).
+    ///
+    /// This goes by the wall clock. When all partitions were silent that long, the first records of a burst move the
+    /// watermark for all of them, and older ones that another partition delivers a moment later may be late.
     pub fn idle(mut self, idle: Duration) -> OutOfOrder {
         self.settings.idle = idle;
         self
@@ -123,18 +127,16 @@ impl IntoRecord for Record {
 }
 
 impl<'s, T: Data> Stream<'s, T> {
-    /// A step behind this one.
-    fn step<U: Data>(
+    /// A step behind this one: the plan gets it, and where the flow is being built, `build` makes its operator.
+    pub(super) fn step_that_keeps<U: Data>(
         self,
         name: Option<&str>,
         kind: &'static str,
-        build: impl FnOnce(
-            &tidegate_operators::build::FlowBuild<'s>,
-            &tidegate_recovery::StepId,
-            ElementStream<'s, T>,
-        ) -> ElementStream<'s, U>,
+        keeps: Keeps,
+        parameters: Parameters,
+        build: impl FnOnce(&FlowBuild<'s>, &StepId, ElementStream<'s, T>) -> ElementStream<'s, U>,
     ) -> Stream<'s, U> {
-        let (node, id) = self.flow.add(name, kind, Keeps::Nothing, BTreeMap::new(), vec![self.node]);
+        let (node, id) = self.flow.add(name, kind, keeps, parameters, vec![self.node]);
         let elements = self.elements.map(|elements| {
             let (operators, _) = self.flow.building().expect("a stream with elements is being built");
             build(operators, &id, elements)
@@ -142,14 +144,36 @@ impl<'s, T: Data> Stream<'s, T> {
         Stream { flow: self.flow, node, event_time: self.event_time, elements }
     }
 
+    /// The same for a step that keeps nothing.
+    pub(super) fn step<U: Data>(
+        self,
+        name: Option<&str>,
+        kind: &'static str,
+        build: impl FnOnce(&FlowBuild<'s>, &StepId, ElementStream<'s, T>) -> ElementStream<'s, U>,
+    ) -> Stream<'s, U> {
+        self.step_that_keeps(name, kind, Keeps::Nothing, Parameters::new(), build)
+    }
+
+    /// The end of a stream: no step stands behind it.
+    fn end(
+        self,
+        name: Option<&str>,
+        kind: &'static str,
+        build: impl FnOnce(&FlowBuild<'s>, &WorkerClients, StepId, ElementStream<'s, T>),
+    ) {
+        let (node, id) = self.flow.add(name, kind, Keeps::Nothing, Parameters::new(), vec![self.node]);
+        self.flow.mark_terminal(node);
+        if let Some(elements) = self.elements {
+            let (operators, connections) =
+                self.flow.building().expect("a stream with elements is being built");
+            build(operators, connections, id, elements);
+        }
+    }
+
     /// A part of the step before, which the plan does not show as one of its own: it has no name to keep.
     pub(super) fn untracked<U: Data>(
         self,
-        build: impl FnOnce(
-            &tidegate_operators::build::FlowBuild<'s>,
-            &tidegate_recovery::StepId,
-            ElementStream<'s, T>,
-        ) -> ElementStream<'s, U>,
+        build: impl FnOnce(&FlowBuild<'s>, &StepId, ElementStream<'s, T>) -> ElementStream<'s, U>,
     ) -> Stream<'s, U> {
         self.step(Some("result"), "map", build)
     }
@@ -237,20 +261,6 @@ impl<'s, T: Data> Stream<'s, T> {
         self.step(name, "inspect", move |build, id, elements| record::inspect(build, id, elements, f))
     }
 
-    /// A test step that stands in the stream; see the operators of the same names.
-    pub(crate) fn test_step(
-        self,
-        name: Option<&str>,
-        kind: &'static str,
-        build: impl FnOnce(
-            &tidegate_operators::build::FlowBuild<'s>,
-            &tidegate_recovery::StepId,
-            ElementStream<'s, T>,
-        ) -> ElementStream<'s, T>,
-    ) -> Stream<'s, T> {
-        self.step(name, kind, build)
-    }
-
     /// Sets the event time, in milliseconds since the Unix epoch, and with it the watermark of each partition.
     /// It stands before any `key_by`, and best before any filter: what is dropped earlier moves no watermark.
     pub fn event_time(
@@ -272,15 +282,17 @@ impl<'s, T: Data> Stream<'s, T> {
         on_error: OnError,
         of: impl Fn(&Element<T>) -> Result<i64, E> + 'static,
     ) -> Stream<'s, T> {
-        let (node, id) =
-            self.flow.add(name, "event_time", Keeps::Watermarks, BTreeMap::new(), vec![self.node]);
-        let elements = self.elements.map(|elements| {
-            let (operators, _) = self.flow.building().expect("a stream with elements is being built");
-            event_time(operators, &id, elements, settings, on_error, move |element| {
-                of(element).map(EventTime)
-            })
-        });
-        Stream { flow: self.flow, node, event_time: true, elements }
+        let nothing_shapes_it = Parameters::new();
+        let stream = self.step_that_keeps(
+            name,
+            "event_time",
+            Keeps::Watermarks,
+            nothing_shapes_it,
+            move |build, id, elements| {
+                event_time(build, id, elements, settings, on_error, move |element| of(element).map(EventTime))
+            },
+        );
+        Stream { event_time: true, ..stream }
     }
 
     /// Groups by a key; windows and other stateful steps work per key.
@@ -350,7 +362,7 @@ impl<'s, T: Data> Stream<'s, T> {
             );
         }
         let (node, _) =
-            self.flow.add(None, "merge", Keeps::Nothing, BTreeMap::new(), vec![self.node, other.node]);
+            self.flow.add(None, "merge", Keeps::Nothing, Parameters::new(), vec![self.node, other.node]);
         let elements = match (self.elements, other.elements) {
             (Some(one), Some(two)) => Some(one.scope().concatenate([one, two])),
             _ => None,
@@ -360,12 +372,7 @@ impl<'s, T: Data> Stream<'s, T> {
 
     /// Ends the stream: its records are done when they arrive here.
     pub fn drain(self) {
-        let (node, _) = self.flow.add(None, "drain", Keeps::Nothing, BTreeMap::new(), vec![self.node]);
-        self.flow.mark_terminal(node);
-        if let Some(elements) = self.elements {
-            let (operators, _) = self.flow.building().expect("a stream with elements is being built");
-            operators.drain(elements);
-        }
+        self.end(None, "drain", |operators, _, _, elements| operators.drain(elements));
     }
 }
 
@@ -416,23 +423,21 @@ impl<'s> Stream<'s, Record> {
         destination: Destination,
         create: Option<(i32, i32)>,
     ) {
-        let (node, id) = self.flow.add(name, "sink", Keeps::Nothing, BTreeMap::new(), vec![self.node]);
-        self.flow.mark_terminal(node);
         if let Destination::Topic(topic) = &destination {
             let topics = &mut self.flow.0.plan.borrow_mut().output_topics;
             if !topics.iter().any(|known| known.topic == *topic) {
                 topics.push(OutputTopic { topic: topic.clone(), create });
             }
         }
-        let Some(elements) = self.elements else { return };
-        let (operators, connections) = self.flow.building().expect("a stream with elements is being built");
-        match connections.writer(&destination) {
-            Ok(writer) => sink(operators, &id, elements, on_error, writer),
-            Err(fault) => {
-                operators.context().fail(fault.at_step(id));
-                operators.drain(elements);
+        self.end(name, "sink", |operators, connections, id, elements| {
+            match connections.writer(&destination) {
+                Ok(writer) => sink(operators, &id, elements, on_error, writer),
+                Err(fault) => {
+                    operators.context().fail(fault.at_step(id));
+                    operators.drain(elements);
+                }
             }
-        }
+        });
     }
 }
 

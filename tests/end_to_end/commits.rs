@@ -66,6 +66,22 @@ fn an_idle_partition_commits_its_offset_again_when_the_keep_alive_is_due() {
     );
 }
 
+// L40
+#[test]
+fn brokers_that_forget_offsets_before_the_keep_alive_are_warned_about() {
+    let broker = Broker::start(&[("offsets.retention.minutes", "1")]);
+    let case = Case::on(broker.kafka(), "retention", 1);
+    for (keepalive_ms, warned) in [(60_000, true), (59_999, false)] {
+        let flow = case.copy().consumer(&format!("commit_keepalive_ms: {keepalive_ms}"));
+        // The end of a process waits for the answer, so that a line that is not there by then never comes.
+        let cluster = case.launch(&flow).until_end().run_to_exit(0, DEADLINE);
+        let stderr = cluster.stderr(0);
+        let line = stderr.lines().find(|line| line.contains("commit_keepalive_ms"));
+        assert_eq!(line.is_some(), warned, "keep-alive of {keepalive_ms} ms: {stderr}");
+        assert!(line.is_none_or(|line| line.contains("60000") && line.contains("WARN")), "{stderr}");
+    }
+}
+
 // L30 L31
 #[test]
 fn a_refused_commit_is_logged_with_its_offset_counted_and_retried_without_new_input() {

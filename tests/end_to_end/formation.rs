@@ -137,6 +137,55 @@ fn another_flow_is_refused_on_both_sides() {
     }
 }
 
+// C6
+#[test]
+fn the_same_steps_with_another_expression_or_setting_are_refused_on_both_sides_with_both_values() {
+    let case = Case::new("expressions-differ", 1);
+    let steps = |filter: &str| {
+        format!("- decode: {{ json: {{}} }}\n- filter: {filter}\n- sink: {{ kafka: {{ topic: OUT }} }}")
+    };
+    let (one, other) = (case.flow(&steps("value.id > 1")), case.flow(&steps("value.id > 2")));
+    let often = one.clone().top("epoch_interval: 50ms");
+    for (other, field) in [(&other, "definition of the flow's steps"), (&often, "epoch_interval")] {
+        let mesh = addresses(2);
+        let mut first = case.launch(&one).shape(2, 1).addresses(&mesh).start_only(0);
+        let mut second = case.launch(other).shape(2, 1).addresses(&mesh).start_only(1);
+        first.expect_exit(78, SOON);
+        second.expect_exit(78, SOON);
+        // "… FIELD is A here and B there": what one side calls here is there for the other.
+        let values = |stderr: String| {
+            let line = stderr.lines().find(|line| line.contains("PEER_MISMATCH") && line.contains(field));
+            let line = line.unwrap_or_else(|| panic!("no mismatch of {field} is named: {stderr}"));
+            let rest = &line[line.find(field).unwrap_or(0)..];
+            let (here, rest) = rest
+                .split_once(" is ")
+                .and_then(|(_, rest)| rest.split_once(" here and "))
+                .unwrap_or_default();
+            let there = rest.split_once(" there").unwrap_or_default().0;
+            (here.to_owned(), there.to_owned())
+        };
+        let (at_first, at_second) = (values(first.stderr(0)), values(second.stderr(0)));
+        assert_eq!(at_first, (at_second.1, at_second.0));
+        assert!(at_first.0 != at_first.1 && !at_first.0.is_empty() && !at_first.1.is_empty(), "{at_first:?}");
+    }
+}
+
+// C6 STORE_NOT_SHARED
+#[test]
+fn a_process_without_the_store_that_the_others_have_is_refused() {
+    let case = Case::new("one-store", 1);
+    let mesh = addresses(2);
+    let launch = case.launch(&case.copy()).shape(2, 1).addresses(&mesh);
+    let mut first = launch.clone().recovery(&case.store()).start_only(0);
+    let mut second = launch.start_only(1);
+    for cluster in [&mut first, &mut second] {
+        cluster.expect_exit(78, SOON);
+        let stderr = cluster.stderr(0);
+        let line = stderr.lines().find(|line| line.contains("PEER_MISMATCH"));
+        assert!(line.is_some_and(|line| line.contains("recovery.directory")), "{stderr}");
+    }
+}
+
 // C5
 #[test]
 fn an_index_out_of_range_and_an_address_named_twice_are_refused_before_anything_is_bound() {

@@ -15,6 +15,7 @@ mod commits;
 mod delivery;
 mod formation;
 mod idle;
+mod keys;
 mod limits;
 mod log_gaps;
 mod mistakes;

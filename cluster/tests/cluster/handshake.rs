@@ -12,6 +12,7 @@ fn hello(index: u32, target: u32) -> Hello {
         cluster_id: "orders".into(),
         fingerprint: FlowFingerprint(0xabc),
         build: "build-1".into(),
+        in_common: [("the definition".to_owned(), "1f".to_owned())].into(),
         processes: 3,
         workers_per_process: 2,
         index: ProcessIndex(index),
@@ -108,7 +109,7 @@ fn two_processes_that_agree_are_established_with_each_others_hellos() {
 #[test] // C5, C6
 fn every_disagreement_ends_both_sides_with_both_values() {
     type Change = fn(&mut Hello);
-    let cases: [(Change, &str, &str); 6] = [
+    let cases: [(Change, &str, &str); 8] = [
         (
             |hello| hello.cluster_id = "returns".into(),
             "the flow is returns here and orders there",
@@ -123,6 +124,16 @@ fn every_disagreement_ends_both_sides_with_both_values() {
             |hello| hello.build = "build-2".into(),
             "the build is build-2 here and build-1 there",
             "the build is build-1 here and build-2 there",
+        ),
+        (
+            |hello| hello.in_common = [("the definition".to_owned(), "2e".to_owned())].into(),
+            "the definition is 2e here and 1f there",
+            "the definition is 1f here and 2e there",
+        ),
+        (
+            |hello| drop(hello.in_common.insert("the interval".to_owned(), "1s".to_owned())),
+            "the interval is 1s here and not known there",
+            "the interval is not known here and 1s there",
         ),
         (
             |hello| hello.processes = 4,
@@ -354,7 +365,7 @@ proptest! {
             }
         }
         if !acceptor.is_over() {
-            prop_assert!(acceptor.wants() <= 1024, "it wants {} bytes", acceptor.wants());
+            prop_assert!(acceptor.wants() <= 4096, "it wants {} bytes", acceptor.wants());
             ends += acceptor.on(Event::Expired).len();
         }
         prop_assert_eq!(ends, 1);

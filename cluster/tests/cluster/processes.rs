@@ -33,6 +33,7 @@ fn member() {
             cluster_id: flow.into(),
             fingerprint: FlowFingerprint(flow.len() as u64),
             build: "test".into(),
+            in_common: Default::default(),
             run_id: new_run_id()?,
             known_generation: Generation(0),
             secret: None,

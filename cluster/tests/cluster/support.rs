@@ -58,6 +58,7 @@ impl Member {
                 cluster_id: "orders".into(),
                 fingerprint: FlowFingerprint(7),
                 build: "build-1".into(),
+                in_common: Default::default(),
                 run_id: new_run_id().unwrap(),
                 known_generation: Generation(0),
                 secret: None,

@@ -29,7 +29,8 @@ pub struct EventTimeSettings {
     pub topics: Vec<Arc<str>>,
     /// How far a record may be behind the newest of its partition, in milliseconds.
     pub out_of_order_ms: i64,
-    /// After this long without a record, a partition that has caught up is idle.
+    /// After this long without a record, by the wall clock, a partition that has caught up is idle. When all are, the
+    /// first records of a burst move the watermark for all of them.
     pub idle: Duration,
     /// What becomes of a record too far ahead of the wall clock.
     pub ahead: Ahead,

@@ -14,6 +14,7 @@
 //! What they assume: one librdkafka client per worker thread and side; all calls of a reader or writer come from
 //! that thread. The only unsafe code is in the private module `raw`.
 
+mod admin;
 mod arena;
 mod config;
 mod consume;
@@ -21,6 +22,7 @@ mod outputs;
 mod produce;
 mod raw;
 pub mod reaper;
+mod retention;
 mod start;
 mod topics;
 mod wake;
@@ -30,8 +32,9 @@ pub use config::{
     PRODUCER_IN_FLIGHT_RECORDS, ProducerConfig,
 };
 pub use consume::{KafkaReader, OutOfRange, PartitionStart, ReaderOptions, Tombstones};
-pub use outputs::{OutputFound, OutputTopic, check_outputs, offsets_retention, warn_of_retention};
+pub use outputs::{OutputFound, OutputTopic, check_outputs};
 pub use produce::{KafkaProducer, KafkaWriter};
+pub use retention::{offsets_retention, warn_of_retention};
 pub use start::{
     AutoOffsetReset, From, LogBounds, Lookup, PartitionFacts, Stale, StartDecision, StartPolicy, announce,
     decide,

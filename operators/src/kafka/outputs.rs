@@ -2,18 +2,12 @@
 //!
 //! These calls wait: they belong to the start of a process.
 
+use super::admin::{Admin, SETTINGS_WITHIN, block_on};
 use super::config::{Connection, ConsumerConfig};
-use super::reaper;
 use super::start::Lookup;
 use crate::fault::Fault;
-use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::admin::{AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::types::RDKafkaErrorCode;
-use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use tidegate_recovery::ErrorClass;
 
@@ -82,72 +76,7 @@ pub fn check_outputs(
     admin.describe(&names)
 }
 
-/// How long the cluster keeps the offsets of a group without members; `None` where it does not tell. A flow must
-/// commit again sooner, also where nothing arrives (`commit_keepalive_ms`).
-pub fn offsets_retention(connection: &Connection, deadline: Duration) -> Result<Option<Duration>, Fault> {
-    let admin = Admin::new(connection, Instant::now() + deadline)?;
-    let metadata = admin
-        .client()
-        .inner()
-        .fetch_metadata(Some("__consumer_offsets"), deadline)
-        .map_err(|error| admin.unavailable("the brokers", &error.to_string()))?;
-    let Some(broker) = metadata.brokers().first().map(|broker| broker.id()) else { return Ok(None) };
-    let answer = admin.configs(&[ResourceSpecifier::Broker(broker)], &admin.options())?;
-    let minutes = answer
-        .iter()
-        .flatten()
-        .find_map(|config| config.get("offsets.retention.minutes")?.value.as_ref()?.parse::<u64>().ok());
-    Ok(minutes.map(|minutes| Duration::from_secs(minutes * 60)))
-}
-
-/// Warns when a group's offsets would be forgotten before an idle partition commits again.
-pub fn warn_of_retention(keepalive: Duration, retention: Option<Duration>) {
-    if let Some(retention) = retention.filter(|retention| keepalive >= *retention) {
-        tracing::warn!(
-            keepalive_ms = keepalive.as_millis() as u64,
-            retention_ms = retention.as_millis() as u64,
-            "the brokers forget the offsets of an idle group sooner than `commit_keepalive_ms` commits them again: make it smaller"
-        );
-    }
-}
-
-/// How long a start waits for the settings of its output topics.
-const SETTINGS_WITHIN: Duration = Duration::from_secs(2);
-
-struct Admin {
-    client: Option<AdminClient<DefaultClientContext>>,
-    brokers: String,
-    end: Instant,
-}
-
 impl Admin {
-    fn new(connection: &Connection, end: Instant) -> Result<Admin, Fault> {
-        let mut config = ClientConfig::new();
-        for (name, value) in connection.admin_properties() {
-            config.set(name, value);
-        }
-        let client = config
-            .create()
-            .map_err(|error| Fault::new(ErrorClass::Config, format!("the kafka admin client: {error}")))?;
-        Ok(Admin { client: Some(client), brokers: connection.brokers.join(","), end })
-    }
-
-    fn client(&self) -> &AdminClient<DefaultClientContext> {
-        self.client.as_ref().expect("the client is there until the admin is dropped")
-    }
-
-    fn options(&self) -> AdminOptions {
-        let left = self.end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        AdminOptions::new().request_timeout(Some(left)).operation_timeout(Some(left))
-    }
-
-    fn unavailable(&self, what: &str, error: &str) -> Fault {
-        Fault::new(
-            ErrorClass::Unavailable,
-            format!("kafka at {} did not answer in time for {what} ({error})", self.brokers),
-        )
-    }
-
     fn create(&self, topics: &[&OutputTopic]) -> Result<(), Fault> {
         let topics: Vec<NewTopic<'_>> = topics
             .iter()
@@ -197,44 +126,5 @@ impl Admin {
                     .and_then(|config| config.get("max.message.bytes")?.value.as_ref()?.parse().ok()),
             })
             .collect())
-    }
-
-    /// The settings of each; `None` where this client may not see them.
-    fn configs(
-        &self,
-        asked: &[ResourceSpecifier<'_>],
-        options: &AdminOptions,
-    ) -> Result<Vec<Option<rdkafka::admin::ConfigResource>>, Fault> {
-        let answer = block_on(self.client().describe_configs(asked, options))
-            .map_err(|error| self.unavailable("the settings", &error.to_string()))?;
-        Ok(answer
-            .into_iter()
-            .map(|result| result.inspect_err(|error| tracing::debug!(%error, "settings were not told")).ok())
-            .collect())
-    }
-}
-
-impl Drop for Admin {
-    fn drop(&mut self) {
-        let client = self.client.take();
-        reaper::close("admin client".to_owned(), move || drop(client));
-    }
-}
-
-/// Runs a request on this thread; the library answers every request itself when its time is over.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(std::thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
-        }
     }
 }

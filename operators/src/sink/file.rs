@@ -1,4 +1,4 @@
-//! [`FileWriter`]: one line per value at the end of a file.
+//! A sink that writes one line per value at the end of a file.
 //!
 //! - A value is acknowledged when its line and the file's length are durable.
 //! - A last line without an end was torn by a crash, so it was never acknowledged: it is cut off before the first
@@ -8,9 +8,7 @@
 //! - A disk that is full or fails is tried again for a minute; then the run ends with 74.
 
 use super::lines::{LineTarget, LineWriter};
-use crate::element::{Element, Record};
 use crate::fault::Fault;
-use crate::sink::{Refused, SinkWriter, Ticket};
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek as _, SeekFrom, Write as _};
@@ -18,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tidegate_recovery::{ErrorClass, ProcessIndex};
-use timely::scheduling::SyncActivator;
 
 /// In a path, the place of the process index.
 pub const PROCESS: &str = "{process}";
@@ -30,47 +27,20 @@ const LOCK_WITHIN: Duration = Duration::from_secs(2);
 const RETRY_PAUSE_MIN: Duration = Duration::from_millis(50);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Appends values to a file, one line each; an absent value is no line.
-pub struct FileWriter(LineWriter);
-
-impl FileWriter {
-    /// Opens the file, making it if it is missing. In a cluster of several processes the path must contain
-    /// [`PROCESS`], which is replaced by the index of this one.
-    pub fn open(path: &str, process: ProcessIndex, processes: usize) -> Result<FileWriter, Fault> {
-        if processes > 1 && !path.contains(PROCESS) {
-            return Err(Fault::new(
-                ErrorClass::Config,
-                format!(
-                    "the file sink `{path}` would be written by {processes} processes: put {PROCESS} into its path"
-                ),
-            ));
-        }
-        let path = PathBuf::from(path.replace(PROCESS, &process.to_string()));
-        let file = SharedFile::open(&path)?;
-        LineWriter::start(Target { path, file }).map(FileWriter)
+/// Opens a file for a sink, making it if it is missing. In a cluster of several processes the path must contain
+/// [`PROCESS`], which is replaced by the index of this one.
+pub fn writer(path: &str, process: ProcessIndex, processes: usize) -> Result<LineWriter, Fault> {
+    if processes > 1 && !path.contains(PROCESS) {
+        return Err(Fault::new(
+            ErrorClass::Config,
+            format!(
+                "the file sink `{path}` would be written by {processes} processes: put {PROCESS} into its path"
+            ),
+        ));
     }
-}
-
-impl SinkWriter for FileWriter {
-    fn wake_with(&mut self, activator: SyncActivator) {
-        self.0.wake_with(activator);
-    }
-
-    fn submit(&mut self, ticket: Ticket, elements: &[Element<Record>], more: bool) -> Result<usize, Fault> {
-        self.0.submit(ticket, elements, more)
-    }
-
-    fn acknowledged(&mut self, tickets: &mut Vec<Ticket>, refused: &mut Vec<Refused>) -> Result<(), Fault> {
-        self.0.acknowledged(tickets, refused)
-    }
-
-    fn flush(&mut self) {
-        self.0.flush();
-    }
-
-    fn in_flight_bytes(&self) -> usize {
-        self.0.in_flight_bytes()
-    }
+    let path = PathBuf::from(path.replace(PROCESS, &process.to_string()));
+    let file = SharedFile::open(&path)?;
+    LineWriter::start(Target { path, file })
 }
 
 /// A file that all workers of the process append to.
@@ -200,7 +170,8 @@ impl LineTarget for Target {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::element::{Headers, Meta, PartitionId};
+    use crate::element::{Element, Headers, Meta, PartitionId, Record};
+    use crate::sink::{SinkWriter, Ticket};
     use tidegate_recovery::EventTime;
 
     fn elements(values: &[Option<&str>]) -> Vec<Element<Record>> {
@@ -223,7 +194,7 @@ mod tests {
             .collect()
     }
 
-    fn write(writer: &mut FileWriter, ticket: u64, values: &[Option<&str>]) {
+    fn write(writer: &mut LineWriter, ticket: u64, values: &[Option<&str>]) {
         let elements = elements(values);
         assert_eq!(writer.submit(Ticket(ticket), &elements, false).unwrap(), elements.len());
         let mut done = Vec::new();
@@ -240,7 +211,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let template = folder.path().join("out-{process}.txt");
         let path = folder.path().join("out-3.txt");
-        let open = || FileWriter::open(template.to_str().unwrap(), ProcessIndex(3), 4);
+        let open = || writer(template.to_str().unwrap(), ProcessIndex(3), 4);
         std::fs::write(&path, "old\nto").unwrap();
         let mut writer = open().unwrap();
         write(&mut writer, 1, &[Some("a"), None, Some("b")]);
@@ -267,14 +238,14 @@ mod tests {
 
     #[test]
     fn several_processes_need_a_path_each() {
-        let fault = FileWriter::open("/tmp/never-made", ProcessIndex(0), 2).err().unwrap();
+        let fault = writer("/tmp/never-made", ProcessIndex(0), 2).err().unwrap();
         assert_eq!(fault.class, ErrorClass::Config);
         assert!(fault.message.contains(PROCESS));
     }
 
     #[test]
     fn a_folder_that_is_missing_is_named() {
-        let fault = FileWriter::open("/no/such/folder/f", ProcessIndex(0), 1).err().unwrap();
+        let fault = writer("/no/such/folder/f", ProcessIndex(0), 1).err().unwrap();
         assert_eq!(fault.class, ErrorClass::StoreIo);
         assert!(fault.message.contains("/no/such/folder/f"));
     }

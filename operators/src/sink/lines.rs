@@ -1,4 +1,4 @@
-//! A thread that writes lines, so that no worker ever waits for a disk or a pipe.
+//! [`LineWriter`]: a thread that writes lines, so that no worker ever waits for a disk or a pipe.
 //!
 //! The worker hands whole batches over; the thread writes them in their order and then makes them durable, one
 //! effort for all that has come. A ticket is acknowledged after that, never before. What was handed over and not
@@ -68,8 +68,8 @@ impl Shared {
     }
 }
 
-/// The worker's side.
-pub(super) struct LineWriter {
+/// The worker's side: a sink's writer of one line per value; an absent value is no line.
+pub struct LineWriter {
     jobs: Sender<Job>,
     shared: Arc<Shared>,
 }

@@ -6,5 +6,6 @@ mod operator;
 pub mod stdout;
 mod writer;
 
+pub use lines::LineWriter;
 pub use operator::sink;
 pub use writer::{Refused, SinkWriter, Ticket};

@@ -1,23 +1,15 @@
-//! [`StdoutWriter`]: one line per value on the standard output.
+//! A sink that writes one line per value on the standard output.
 //!
 //! A line counts as written when the pipe or terminal has taken it. Lines of several workers are not mixed. A
 //! closed standard output ends the run with the class of a failed disk (74).
 
 use super::lines::{LineTarget, LineWriter};
-use crate::element::{Element, Record};
 use crate::fault::Fault;
-use crate::sink::{Refused, SinkWriter, Ticket};
 use std::io::{self, Write as _};
-use timely::scheduling::SyncActivator;
 
-/// Writes values to the standard output, one line each; an absent value is no line.
-pub struct StdoutWriter(LineWriter);
-
-impl StdoutWriter {
-    /// Starts the thread that writes.
-    pub fn start() -> Result<StdoutWriter, Fault> {
-        LineWriter::start(Stdout).map(StdoutWriter)
-    }
+/// Starts the thread that writes to the standard output for a sink.
+pub fn writer() -> Result<LineWriter, Fault> {
+    LineWriter::start(Stdout)
 }
 
 struct Stdout;
@@ -33,27 +25,5 @@ impl LineTarget for Stdout {
 
     fn name(&self) -> String {
         "the standard output".to_owned()
-    }
-}
-
-impl SinkWriter for StdoutWriter {
-    fn wake_with(&mut self, activator: SyncActivator) {
-        self.0.wake_with(activator);
-    }
-
-    fn submit(&mut self, ticket: Ticket, elements: &[Element<Record>], more: bool) -> Result<usize, Fault> {
-        self.0.submit(ticket, elements, more)
-    }
-
-    fn acknowledged(&mut self, tickets: &mut Vec<Ticket>, refused: &mut Vec<Refused>) -> Result<(), Fault> {
-        self.0.acknowledged(tickets, refused)
-    }
-
-    fn flush(&mut self) {
-        self.0.flush();
-    }
-
-    fn in_flight_bytes(&self) -> usize {
-        self.0.in_flight_bytes()
     }
 }

@@ -1,0 +1,223 @@
+//! The work of one process in one generation: what its worker threads share, and what each of them does.
+
+use crate::causes::{cause_of, config, fault_of, internal, store_fault};
+use crate::clients::Clients;
+use crate::config::kafka::ConsumerSettings;
+use crate::connections::{Connections, WorkerClients};
+use crate::flow::Flow;
+use crate::flow::plan::FlowPlan;
+use crate::offsets::Offsets;
+use crate::restore::Restored;
+use crate::run::{Describe, Job};
+use crate::snapshots::StoreThreads;
+use crate::start::StartPlan;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tidegate_cluster::{Cause, Joined};
+use tidegate_operators::build::FlowBuild;
+use tidegate_operators::clock::{Clock, EpochClock, SystemClock};
+use tidegate_operators::commit::commit_at_close;
+use tidegate_operators::context::WorkerContext;
+use tidegate_operators::ending::build_ending;
+use tidegate_operators::fault::Faults;
+use tidegate_operators::inputs::InputTable;
+use tidegate_operators::limits::{Limits, SinkLoad};
+use tidegate_operators::metrics::Metrics;
+use tidegate_operators::process::{ProcessContext, StandingCheck, StopRequest};
+use tidegate_operators::status::StatusBoard;
+use tidegate_operators::steps::StepTable;
+use tidegate_operators::time::Time;
+use tidegate_recovery::{
+    Assignment, CommitTracker, Epoch, EpochSchedule, LeaseView, Publisher, RestoredRows, StepNumber,
+    TrackerSettings,
+};
+
+/// Where the work begins: what the processes have agreed on, and what this one read back.
+pub(crate) struct Beginning {
+    /// The first epoch.
+    pub(crate) first: Epoch,
+    /// The moment at which it begins, on all processes.
+    pub(crate) base: Instant,
+    /// Where each partition begins.
+    pub(crate) start: StartPlan,
+    /// The partitions and their owners.
+    pub(crate) inputs: InputTable,
+    /// The state.
+    pub(crate) restored: Restored,
+    /// Publishes commit records; process 0 has it, where there is a store.
+    pub(crate) publisher: Option<Publisher>,
+    /// This generation's lease, where there is a store.
+    pub(crate) lease: Option<LeaseView>,
+}
+
+/// What the worker threads of this process run.
+pub(crate) struct Work {
+    name: String,
+    topics: Vec<String>,
+    describe: Describe,
+    plan: FlowPlan,
+    pub(crate) process: Arc<ProcessContext>,
+    pub(crate) tracker: Arc<CommitTracker>,
+    connections: Arc<Connections>,
+    rows: Mutex<Vec<Option<HashMap<StepNumber, RestoredRows>>>>,
+}
+
+impl Work {
+    /// Starts the store's threads and joins all that the worker threads share.
+    pub(crate) fn new(
+        job: &Job,
+        plan: FlowPlan,
+        steps: StepTable,
+        clients: Clients,
+        beginning: Beginning,
+        joined: &Joined,
+    ) -> Result<Work, Cause> {
+        let settings = &job.settings;
+        let consumer = settings.consumer.clone().ok_or_else(|| config("the flow has no kafka.consumer"))?;
+        let Beginning { first, base, start, inputs, restored, publisher, lease } = beginning;
+        let spec = joined.spec();
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::since(base));
+        let tracker = Arc::new(CommitTracker::new(TrackerSettings {
+            keepalive: consumer.commit_keepalive,
+            ..TrackerSettings::default()
+        }));
+        // The stale ones were announced by process 0, for all partitions.
+        drop(tracker.begin(&own_partitions(&start, &inputs, joined), base));
+        let snapshots = match restored.store {
+            None => None,
+            Some(store) => {
+                let threads = spec.workers_per_process();
+                let io = StoreThreads::start(threads, store, publisher, Arc::clone(&tracker))
+                    .map_err(|error| internal("start the store's threads", &error))?;
+                Some(Arc::new(io) as Arc<_>)
+            }
+        };
+        let schedule = EpochSchedule { first, commit_every: settings.commit_every() };
+        let limits = limits(job, &consumer);
+        let stop = StopRequest::new();
+        let asked = stop.clone();
+        joined.supervisor().stop_request().on_request(move || asked.ask());
+        let generation = joined.generation();
+        let metrics = Arc::new(Metrics::new());
+        metrics.generation.set(i64::try_from(generation.0).unwrap_or(i64::MAX));
+        let process = Arc::new(ProcessContext {
+            process: spec.index(),
+            workers_per_process: spec.workers_per_process(),
+            peers: spec.workers(),
+            generation,
+            delivery: job.delivery(),
+            schedule,
+            epochs: EpochClock::new(Arc::clone(&clock), &schedule, Duration::ZERO, settings.epoch_interval),
+            inputs: inputs.clone(),
+            steps,
+            sinks: SinkLoad::new(limits.sink_in_flight_bytes),
+            limits,
+            until_end: job.until_end,
+            stop,
+            faults: Faults::new(),
+            offsets: Arc::new(Offsets::new(Arc::clone(&tracker), inputs.clone(), base)),
+            snapshots,
+            standing: standing(joined, lease),
+            metrics,
+            status: StatusBoard::new(generation),
+            sabotage: Default::default(),
+        });
+        let connections = Arc::new(Connections {
+            commit_deadline: settings.cluster.startup_timeout,
+            consumer,
+            consumer_config: clients.consumer,
+            producer_config: clients.producer,
+            process: spec.index(),
+            processes: spec.processes(),
+            inputs,
+            start,
+        });
+        let topics = connections.consumer.topics.clone();
+        let rows = Mutex::new(restored.rows.into_iter().map(Some).collect());
+        Ok(Work {
+            name: job.name.clone(),
+            topics,
+            describe: job.describe.clone(),
+            plan,
+            process,
+            tracker,
+            connections,
+            rows,
+        })
+    }
+
+    /// One worker thread, from its dataflow to its end.
+    pub(crate) fn run(
+        &self,
+        worker: &mut timely::worker::Worker,
+        cluster: &tidegate_cluster::WorkerContext,
+    ) -> Result<(), Cause> {
+        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner)[cluster.thread].take();
+        let context = WorkerContext::new(Arc::clone(&self.process), cluster.worker, rows.unwrap_or_default());
+        let connections = Rc::new(WorkerClients::new(Arc::clone(&self.connections), cluster.worker));
+        worker.dataflow_named::<Time, _, _>(&self.name, |scope| {
+            let operators = FlowBuild::new(scope, context.clone());
+            let describe = &self.describe;
+            Flow::build(&self.name, &self.topics, &self.plan, operators, connections, |flow| describe(flow))
+                .finish();
+        });
+        build_ending(worker, &context);
+        while worker.has_dataflows() && !self.process.faults.is_raised() && !cluster.leaving() {
+            cluster.step_or_park(worker, self.process.epochs.until_next());
+        }
+        if !self.process.faults.is_raised()
+            && !cluster.leaving()
+            && let Err(fault) = commit_at_close(&context)
+        {
+            context.fail(fault);
+        }
+        match self.process.faults.first() {
+            None => Ok(()),
+            Some(fault) => Err(cause_of(&fault).in_worker(cluster.worker)),
+        }
+    }
+}
+
+/// The partitions whose offsets this process commits: those that its workers read.
+fn own_partitions(start: &StartPlan, inputs: &InputTable, joined: &Joined) -> Vec<Assignment> {
+    let spec = joined.spec();
+    let is_own = |worker: usize| worker / spec.workers_per_process() == spec.index().0 as usize;
+    start
+        .partitions
+        .iter()
+        .filter(|plan| {
+            let input = inputs.id(&plan.partition).and_then(|id| inputs.get(id));
+            input.is_some_and(|input| is_own(input.owner.0 as usize))
+        })
+        .map(|plan| Assignment {
+            partition: plan.partition.clone(),
+            resumed: plan.resumed,
+            group: plan.group,
+        })
+        .collect()
+}
+
+fn limits(job: &Job, consumer: &ConsumerSettings) -> Limits {
+    let settings = &job.settings;
+    Limits {
+        in_flight_bytes: usize::try_from(consumer.in_flight_bytes).unwrap_or(usize::MAX),
+        in_flight_records: usize::try_from(consumer.in_flight_records).unwrap_or(usize::MAX),
+        commits_in_flight: settings.recovery.commits_in_flight,
+        volatile_records_max: usize::try_from(settings.volatile_records_max).unwrap_or(usize::MAX),
+        batch_records: consumer.batch_size,
+        poll_backoff: consumer.poll_backoff,
+        peer_timeout: settings.cluster.peer_timeout,
+        ..Limits::default()
+    }
+}
+
+/// Whether this process may still commit: it did not stand still, and no newer generation has the lease.
+fn standing(joined: &Joined, lease: Option<LeaseView>) -> StandingCheck {
+    let liveness = joined.liveness();
+    Arc::new(move || {
+        liveness.check().map_err(|cause| fault_of(&cause))?;
+        lease.as_ref().map_or(Ok(()), |lease| lease.still_mine().map_err(|error| store_fault(&error)))
+    })
+}
