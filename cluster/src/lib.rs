@@ -14,7 +14,9 @@
 //!   [`Liveness::check`] keeps it from committing anything.
 //! - **One first cause.** The [`Supervisor`] keeps the cause that came first, spreads it to the peers, and
 //!   makes all worker loops leave; a worker that does not is left behind after `unwind_timeout`.
-//! - **A clean end is not a loss.** Whoever leaves says so.
+//! - **All end alike.** A process whose work is done waits until that of all is, and goes when all know it: one
+//!   that is killed on its way out turns nobody's success into a failure, and one that is killed before its
+//!   work was done ends all of them (`farewell`).
 //!
 //! # What it assumes
 //!
@@ -67,7 +69,7 @@
 //! # Reading the code
 //!
 //! Protocols are pure: [`handshake`] (one connection), `admission` (who gets a seat), `assembly` (when the
-//! cluster is complete), `supervisor::FirstCause`, `liveness::Silence`. The shells around them are `socket`,
+//! cluster is complete), `farewell` (when it is done), `supervisor::FirstCause`, `liveness::Silence`. The shells around them are `socket`,
 //! `door` (the listener), `dial`, `link` (the heartbeat's threads), `mesh` (what they share), `join` and
 //! `execute`.
 
@@ -81,6 +83,7 @@ mod door;
 mod error;
 mod execute;
 mod exit;
+mod farewell;
 pub mod handshake;
 mod identity;
 mod join;
