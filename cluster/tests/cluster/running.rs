@@ -151,7 +151,7 @@ fn a_panic_of_one_worker_is_the_cause_while_another_one_is_blocked() {
     drop(hold);
 }
 
-#[test] // P2
+#[test] // fault P2
 fn a_panic_in_an_operator_is_the_first_cause_on_every_process() {
     let addresses = free_addresses(3);
     let members: Vec<Member> =
@@ -182,7 +182,7 @@ fn a_panic_in_an_operator_is_the_first_cause_on_every_process() {
     }
 }
 
-#[test] // P1
+#[test] // fault P1
 fn a_fault_of_a_record_ends_every_process_with_its_exit_code() {
     let addresses = free_addresses(2);
     let members = [0, 1].map(|index| Member::new(index, &addresses));
