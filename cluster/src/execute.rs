@@ -9,13 +9,11 @@
 //! first, so that nothing steps any more; sources and sinks are dropped with them, on their own thread.
 
 use crate::cause::{Cause, Origin, PANIC};
-use crate::clock::EpochClock;
 use crate::error::ClusterError;
 use crate::join::{Joined, Mesh};
 use crate::liveness::Liveness;
 use crate::mesh::Shared;
 use crate::panics::{Watched, watch, watch_for_good};
-use crate::stop::StopRequest;
 use crate::supervisor::Supervisor;
 use std::net::{Shutdown, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use tidegate_recovery::{Epoch, ErrorClass, WorkerIndex};
+use tidegate_recovery::{ErrorClass, StopRequest, WorkerIndex};
 use timely::WorkerConfig;
 use timely::worker::Worker;
 use timely_communication::allocator::thread::ThreadBuilder;
@@ -78,18 +76,6 @@ impl WorkerContext {
     pub fn step_or_park(&self, worker: &mut Worker, limit: Duration) {
         let limit = if self.leaving() { Duration::ZERO } else { limit.min(PARK_MAX) };
         worker.step_or_park(Some(limit));
-    }
-
-    /// Steps until `done` or a leave; parks meanwhile at most until `clock` says the next epoch.
-    pub fn step_epochs(&self, worker: &mut Worker, clock: &EpochClock, mut done: impl FnMut(Epoch) -> bool) {
-        loop {
-            let now = Instant::now();
-            let epoch = clock.at(now);
-            if self.leaving() || done(epoch) {
-                return;
-            }
-            self.step_or_park(worker, clock.until(epoch.next(), now));
-        }
     }
 }
 

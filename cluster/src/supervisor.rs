@@ -18,12 +18,11 @@
 //! Nothing here blocks or ends the process: what to exit with is the caller's decision.
 
 use crate::cause::{Cause, PANIC};
-use crate::stop::StopRequest;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
-use tidegate_recovery::{ErrorClass, ProcessIndex};
+use tidegate_recovery::{ErrorClass, ProcessIndex, StopRequest};
 
 /// Locks a mutex also after a thread panicked with it: a supervisor goes on when others fail.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

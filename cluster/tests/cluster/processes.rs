@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tidegate_cluster::{
-    Assignment, Cause, ClusterError, ClusterSpec, ClusterWatch, EpochClock, HardExit, Identity, Joined, Mesh,
-    Supervisor, Timeouts, WorkerContext, new_run_id, worker_config,
+    Assignment, Cause, ClusterError, ClusterSpec, ClusterWatch, HardExit, Identity, Joined, Mesh, Supervisor,
+    Timeouts, WorkerContext, new_run_id, worker_config,
 };
-use tidegate_recovery::{Epoch, FlowFingerprint, Generation};
+use tidegate_recovery::{FlowFingerprint, Generation};
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::{Exchange, Input, Inspect, Probe};
 use timely::worker::Worker;
@@ -124,21 +124,22 @@ fn work(worker: &mut Worker, context: &WorkerContext, task: &str, watch: &Cluste
         }
         "run" | "block" | "panic" => {
             eprintln!("works");
-            let clock = EpochClock::new(Instant::now(), Epoch(0), Duration::from_millis(20));
-            context.step_epochs(worker, &clock, |epoch| {
-                input.send(epoch.0);
-                input.advance_to(epoch.0);
-                if epoch.0 > 10 && context.thread == 0 && task == "panic" {
+            let start = Instant::now();
+            while !context.leaving() {
+                let epoch = (start.elapsed().as_millis() / 20) as u64;
+                input.send(epoch);
+                input.advance_to(epoch);
+                if epoch > 10 && context.thread == 0 && task == "panic" {
                     panic!("on purpose");
                 }
-                if epoch.0 > 5 && context.thread == 1 && task != "run" {
+                if epoch > 5 && context.thread == 1 && task != "run" {
                     eprintln!("blocks");
                     loop {
                         std::thread::park();
                     }
                 }
-                false
-            });
+                context.step_or_park(worker, Duration::from_millis(20));
+            }
             Ok(())
         }
         other => panic!("unknown task {other}"),
