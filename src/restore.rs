@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tidegate_cluster::ClusterSpec;
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::steps::StepTable;
+use tidegate_operators::steps::FlowSteps;
 use tidegate_recovery::rows::{RowRef, parse_partition_key};
 use tidegate_recovery::{
     ProcessOptions, ProcessStore, RecoveryStore, RestoredRows, ResumeState, RowRoute, StepNumber, StoreError,
@@ -32,7 +32,7 @@ impl Restored {
 pub(crate) fn restore(
     store: &RecoveryStore,
     resume: &ResumeState,
-    steps: &StepTable,
+    steps: &FlowSteps,
     inputs: &InputTable,
     spec: &ClusterSpec,
     store_timeout: Duration,
@@ -52,14 +52,14 @@ pub(crate) fn restore(
         (worker.0 as usize).checked_sub(first).filter(|thread| *thread < threads)
     };
     let restoration = process.restore(threads, &owner)?;
-    let versions: HashMap<_, _> =
-        steps.stateful().map(|(number, spec)| (number, u32::from(spec.version))).collect();
     let mut workers: Vec<HashMap<StepNumber, RestoredRows>> = Vec::with_capacity(threads);
     for of_worker in restoration.workers {
         let mut rows: HashMap<StepNumber, RestoredRows> = HashMap::new();
         for restored in of_worker {
             // A row says its own version to the step that reads it; the store has refused newer ones.
-            debug_assert!(versions.get(&restored.step).is_none_or(|version| restored.version <= *version));
+            debug_assert!(
+                steps.table().get(restored.step).is_none_or(|shape| restored.version <= shape.version)
+            );
             rows.entry(restored.step).or_default().rows.extend(restored.rows.rows);
         }
         workers.push(rows);

@@ -27,16 +27,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tidegate_cluster::{
     Assignment, Cause, ClusterError, ClusterSpec, HardExit, Identity, Joined, Mesh, Outcome, Present,
-    StopRequest, Supervisor, Timeouts, new_run_id, worker_config,
+    Supervisor, Timeouts, new_run_id, worker_config,
 };
 use tidegate_operators::inputs::InputTable;
 use tidegate_operators::kafka::{OutputTopic, check_outputs, reaper, warn_of_retention};
 use tidegate_operators::process::DeliveryGuarantee;
-use tidegate_operators::steps::StepTable;
+use tidegate_operators::steps::FlowSteps;
 use tidegate_recovery::storage::LocalDirectory;
 use tidegate_recovery::{
     ClusterShape, Epoch, ErrorClass, Generation, Lease, LeaseKeeper, OpenOptions, Publisher, RecoveryStore,
-    ResumeState, RunId, Slot,
+    ResumeState, RunId, Slot, StopRequest,
 };
 
 /// A flow, as the run needs it: called once to plan and once on every worker thread.
@@ -224,7 +224,7 @@ fn build_id() -> String {
 fn bring_up(
     job: &Job,
     plan: FlowPlan,
-    steps: StepTable,
+    steps: FlowSteps,
     clients: Clients,
     mesh: Mesh,
     supervisor: &Supervisor,
@@ -305,7 +305,7 @@ struct Leading {
 fn lead(
     job: &Job,
     plan: &FlowPlan,
-    steps: &StepTable,
+    steps: &FlowSteps,
     store: Option<&RecoveryStore>,
     present: &Present,
     leading: &mut Option<Leading>,
@@ -320,7 +320,7 @@ fn lead(
     let options = OpenOptions {
         flow: job.name.clone(),
         fingerprint: plan.fingerprint(),
-        steps: recovery_steps(steps).map_err(|step| config(format!("two steps are called {step}")))?,
+        steps: steps.table().clone(),
         run: present.run_ids.first().copied().unwrap_or(RunId(0)),
         host: clients::host_name(),
         build: build_id(),
@@ -336,17 +336,6 @@ fn lead(
     let generation = opened.resume.generation();
     *leading = Some(Leading { lease: opened.lease, publisher: opened.publisher });
     Ok(Assignment { generation, settings })
-}
-
-/// The step table in the store's words.
-fn recovery_steps(steps: &StepTable) -> Result<tidegate_recovery::StepTable, tidegate_recovery::StepId> {
-    let shapes = steps.stateful().map(|(_, spec)| tidegate_recovery::StepShape {
-        id: spec.id.clone(),
-        kind: spec.kind.to_string(),
-        version: u32::from(spec.version),
-        parameters: spec.parameters.clone(),
-    });
-    tidegate_recovery::StepTable::new(shapes.collect())
 }
 
 fn keep_lease(

@@ -25,9 +25,9 @@ use tidegate_operators::fault::Faults;
 use tidegate_operators::inputs::InputTable;
 use tidegate_operators::limits::{Limits, SinkLoad};
 use tidegate_operators::metrics::Metrics;
-use tidegate_operators::process::{ProcessContext, StandingCheck, StopRequest};
+use tidegate_operators::process::{ProcessContext, StandingCheck};
 use tidegate_operators::status::StatusBoard;
-use tidegate_operators::steps::StepTable;
+use tidegate_operators::steps::FlowSteps;
 use tidegate_operators::time::Time;
 use tidegate_recovery::{
     Assignment, CommitTracker, Epoch, EpochSchedule, LeaseView, Publisher, RestoredRows, StepNumber,
@@ -69,7 +69,7 @@ impl Work {
     pub(crate) fn new(
         job: &Job,
         plan: FlowPlan,
-        steps: StepTable,
+        steps: FlowSteps,
         clients: Clients,
         beginning: Beginning,
         joined: &Joined,
@@ -96,9 +96,7 @@ impl Work {
         };
         let schedule = EpochSchedule { first, commit_every: settings.commit_every() };
         let limits = limits(job, &consumer);
-        let stop = StopRequest::new();
-        let asked = stop.clone();
-        joined.supervisor().stop_request().on_request(move || asked.ask());
+        let stop = joined.supervisor().stop_request().clone();
         let generation = joined.generation();
         let metrics = Arc::new(Metrics::new());
         metrics.generation.set(i64::try_from(generation.0).unwrap_or(i64::MAX));

@@ -34,6 +34,19 @@ fn the_flow_in_rust_is_the_one_that_is_tested() {
     assert_eq!(block("rust"), body("tests/flows/orders_per_minute.rs", "//!"));
 }
 
+// L10: the README's own flow is one of them.
+#[test]
+fn every_flow_that_is_shipped_asks_for_at_least_once() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/flows");
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let paths = entries.map(|entry| entry.unwrap_or_else(|error| panic!("{error}")).path());
+    let flows: Vec<_> = paths.filter(|path| path.extension().is_some_and(|kind| kind == "yaml")).collect();
+    assert!(flows.len() >= 7, "only {} flows", flows.len());
+    for flow in flows.iter().map(|path| path.display().to_string()).chain(["src/demo/flow.yaml".into()]) {
+        assert!(read(&flow).contains("\n    delivery: at_least_once\n"), "{flow}");
+    }
+}
+
 #[test]
 fn every_file_that_the_readme_names_is_there() {
     let readme = read("README.md");

@@ -9,20 +9,19 @@
 //! first, so that nothing steps any more; sources and sinks are dropped with them, on their own thread.
 
 use crate::cause::{Cause, Origin, PANIC};
-use crate::clock::EpochClock;
 use crate::error::ClusterError;
 use crate::join::{Joined, Mesh};
 use crate::liveness::Liveness;
 use crate::mesh::Shared;
 use crate::panics::{Watched, watch, watch_for_good};
-use crate::stop::StopRequest;
 use crate::supervisor::Supervisor;
 use std::net::{Shutdown, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use tidegate_recovery::{Epoch, ErrorClass, WorkerIndex};
+use tidegate_recovery::{ErrorClass, StopRequest, WorkerIndex};
 use timely::WorkerConfig;
 use timely::worker::Worker;
 use timely_communication::allocator::thread::ThreadBuilder;
@@ -78,18 +77,6 @@ impl WorkerContext {
         let limit = if self.leaving() { Duration::ZERO } else { limit.min(PARK_MAX) };
         worker.step_or_park(Some(limit));
     }
-
-    /// Steps until `done` or a leave; parks meanwhile at most until `clock` says the next epoch.
-    pub fn step_epochs(&self, worker: &mut Worker, clock: &EpochClock, mut done: impl FnMut(Epoch) -> bool) {
-        loop {
-            let now = Instant::now();
-            let epoch = clock.at(now);
-            if self.leaving() || done(epoch) {
-                return;
-            }
-            self.step_or_park(worker, clock.until(epoch.next(), now));
-        }
-    }
 }
 
 /// How a generation ended in this process.
@@ -125,16 +112,16 @@ impl<T> Outcome<T> {
 /// A word from one of the threads.
 enum Word<T> {
     Finished(usize, Option<T>),
-    CommunicationEnded,
     Leaving,
 }
 
 impl Joined {
-    /// Runs `work` on every worker thread of this process and returns when all are done or given up. The
-    /// peers have been told goodbye, and why, when this returns.
+    /// Runs `work` on every worker thread of this process and returns when the work of all processes is done,
+    /// or given up. The peers have been told goodbye, and why, when this returns.
     ///
     /// `work` steps its worker as it likes and must return soon when [`WorkerContext::leaving`]; an error is
-    /// the first cause unless there is an earlier one.
+    /// the first cause unless there is an earlier one. When it returns in order, whatever must be durable is:
+    /// once all workers of this process have, it takes nothing back.
     pub fn execute<T, F>(self, config: WorkerConfig, work: F) -> Outcome<T>
     where
         T: Send + 'static,
@@ -151,7 +138,6 @@ impl Joined {
             guards: None,
             sockets: Vec::new(),
             communication: None,
-            communicates: false,
         };
         {
             let words = words.clone();
@@ -173,10 +159,9 @@ struct Run<T> {
     results: Vec<Option<T>>,
     running: Vec<bool>,
     guards: Option<WorkerGuards<()>>,
-    /// The data connections, to cut them when the generation is given up.
+    /// The data connections, to cut them at the end.
     sockets: Vec<TcpStream>,
-    communication: Option<(CommsGuard, Sender<Word<T>>)>,
-    communicates: bool,
+    communication: Option<CommsGuard>,
 }
 
 impl<T: Send + 'static> Run<T> {
@@ -190,10 +175,11 @@ impl<T: Send + 'static> Run<T> {
         F: Fn(&mut Worker, &WorkerContext) -> Result<T, Cause> + Send + Sync + 'static,
     {
         let shared = Arc::clone(&self.mesh.shared);
-        let builders = self.builders(&shared, words)?;
+        let builders = self.builders(&shared)?;
         let first = shared.spec.worker(0).0 as usize;
         let threads = builders.len();
         let words = words.clone();
+        let at_work = AtomicUsize::new(threads);
         let guards = initialize_from(builders, Box::new(()), move |allocator| {
             let thread = allocator.index() - first;
             let context = WorkerContext {
@@ -202,7 +188,12 @@ impl<T: Send + 'static> Run<T> {
                 supervisor: shared.supervisor.clone(),
                 liveness: shared.liveness.clone(),
             };
-            let result = run_worker(allocator, config.clone(), &context, &*work);
+            let finished = || {
+                if at_work.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    shared.finish();
+                }
+            };
+            let result = run_worker(allocator, config.clone(), &context, &*work, finished);
             // The receiver is gone when this worker was left behind.
             let _ = words.send(Word::Finished(thread, result));
         });
@@ -216,11 +207,7 @@ impl<T: Send + 'static> Run<T> {
         Ok(())
     }
 
-    fn builders(
-        &mut self,
-        shared: &Arc<Shared>,
-        words: &Sender<Word<T>>,
-    ) -> Result<Vec<AllocatorBuilder>, ClusterError> {
+    fn builders(&mut self, shared: &Arc<Shared>) -> Result<Vec<AllocatorBuilder>, ClusterError> {
         let threads = shared.spec.workers_per_process();
         let hooks = Hooks::default();
         if shared.spec.processes() == 1 {
@@ -276,24 +263,22 @@ impl<T: Send + 'static> Run<T> {
             hooks,
         )
         .map_err(|source| ClusterError::System { what: "start timely's communication threads", source })?;
-        self.communication = Some((guard, words.clone()));
+        self.communication = Some(guard);
         Ok(builders.into_iter().map(AllocatorBuilder::Tcp).collect())
     }
 
-    /// Waits until all is done, or given up and unwound, or given up and the deadline is over.
+    /// Waits until the work of all is done, or given up and unwound, or given up and the deadline is over.
     fn wait(mut self, heard: &Receiver<Word<T>>) -> Outcome<T> {
         let supervisor = self.mesh.shared.supervisor.clone();
         let mut unwound_by = None;
-        self.communicates = self.communication.is_some();
         loop {
             if supervisor.leaving() && unwound_by.is_none() {
                 unwound_by = Some(Instant::now() + self.unwind);
             }
             if !self.running.contains(&true) {
-                if unwound_by.is_some() || !self.communicates {
-                    break;
-                }
-                self.end_communication();
+                // The peers may still need what these workers sent last, which timely's threads write meanwhile.
+                self.mesh.shared.wait_for_all();
+                break;
             }
             let wait = match unwound_by {
                 Some(by) => by.saturating_duration_since(Instant::now()),
@@ -315,11 +300,10 @@ impl<T: Send + 'static> Run<T> {
         } else {
             None
         };
-        if cause.is_some() {
-            for socket in &self.sockets {
-                // Ends the communication threads; an error means that the connection is gone already.
-                let _ = socket.shutdown(Shutdown::Both);
-            }
+        // Nobody needs the data connections any more, neither after a fault nor when the work of all is done.
+        for socket in &self.sockets {
+            // Ends the communication threads; an error means that the connection is gone already.
+            let _ = socket.shutdown(Shutdown::Both);
         }
         self.end_communication();
         let workers = self.running.iter().enumerate();
@@ -348,7 +332,6 @@ impl<T: Send + 'static> Run<T> {
                 self.running[thread] = false;
                 self.results[thread] = result;
             }
-            Word::CommunicationEnded => self.communicates = false,
             Word::Leaving => {}
         }
     }
@@ -371,23 +354,17 @@ impl<T: Send + 'static> Run<T> {
         }
     }
 
-    /// Joins timely's communication threads, on a thread of its own: they end when the peers' do.
+    /// Joins timely's communication threads, on a thread of its own: one may be stuck in a write.
     fn end_communication(&mut self) {
-        if let Some((guard, words)) = self.communication.take() {
+        if let Some(guard) = self.communication.take() {
             let supervisor = self.mesh.shared.supervisor.clone();
             let joining = crate::join::spawn("comms", move || {
                 // Its drop panics when a thread did, which is known by then and not worth a second line.
                 let _watch = supervisor.watch_thread("the end of timely's communication");
-                let joined = catch_unwind(AssertUnwindSafe(|| {
-                    drop(guard);
-                }));
-                if joined.is_ok() {
-                    // The receiver is gone when the generation was given up.
-                    let _ = words.send(Word::CommunicationEnded);
-                }
+                let _ = catch_unwind(AssertUnwindSafe(|| drop(guard)));
             });
             if let Err(error) = joining {
-                self.mesh.shared.supervisor.report(error.into());
+                tracing::warn!("{error}");
             }
         }
     }
@@ -398,6 +375,7 @@ fn run_worker<T, F>(
     config: WorkerConfig,
     context: &WorkerContext,
     work: &F,
+    finished: impl Fn(),
 ) -> Option<T>
 where
     F: Fn(&mut Worker, &WorkerContext) -> Result<T, Cause>,
@@ -418,6 +396,8 @@ where
         while worker.has_dataflows() && !context.leaving() {
             worker.step_or_park(Some(PARK_MAX));
         }
+        // Before the worker lets go of its connections: what happens to them from then on is no matter.
+        finished();
         Ok(result)
     }));
     let result = match worked {

@@ -211,10 +211,10 @@ impl Mesh {
 impl Drop for Mesh {
     fn drop(&mut self) {
         let supervisor = &self.shared.supervisor;
+        // A cluster whose work is done has said goodbye.
         let leave = match supervisor.cause() {
             Some(cause) => Leave::Fault(SentCause::of(&cause)),
-            None if supervisor.stop_request().requested() => Leave::Stopped,
-            None => Leave::Done,
+            None => Leave::Stopped,
         };
         self.shared.leave(&leave);
     }
@@ -384,7 +384,8 @@ impl Joined {
                 return Ok(message);
             }
             state = self.mesh.still_wanted(state)?;
-            if state.peers[peer.0 as usize].left.is_some() {
+            // The cause of a fault is on its way to the supervisor.
+            if let Some(Leave::Done | Leave::Stopped) = state.peers[peer.0 as usize].left {
                 let who = shared.described(peer, state.peers[peer.0 as usize].run_id);
                 drop(state);
                 let cause = Cause::lost(peer, format!("{who} left while the cluster came up"));

@@ -14,7 +14,9 @@
 //!   [`Liveness::check`] keeps it from committing anything.
 //! - **One first cause.** The [`Supervisor`] keeps the cause that came first, spreads it to the peers, and
 //!   makes all worker loops leave; a worker that does not is left behind after `unwind_timeout`.
-//! - **A clean end is not a loss.** Whoever leaves says so.
+//! - **All end alike.** A process whose work is done waits until that of all is, and goes when all know it: one
+//!   that is killed on its way out turns nobody's success into a failure, and one that is killed before its
+//!   work was done ends all of them (`farewell`).
 //!
 //! # What it assumes
 //!
@@ -27,9 +29,8 @@
 //! # The life of a process
 //!
 //! ```
-//! use std::time::Duration;
 //! use tidegate_cluster::*;
-//! use tidegate_recovery::{Epoch, FlowFingerprint, Generation};
+//! use tidegate_recovery::{FlowFingerprint, Generation};
 //!
 //! # fn main() -> Result<(), ClusterError> {
 //! let spec = ClusterSpec::from_flags(None, None, Some(2))?;
@@ -53,11 +54,14 @@
 //! // Rounds of the start sequence: everybody gives something, process 0 answers all.
 //! let answer = joined.exchange(b"ready".to_vec(), |all| Ok(all.concat()))?;
 //! assert_eq!(answer, b"ready");
-//! let clock = EpochClock::new(joined.start_clock()?, Epoch(42), Duration::from_millis(100));
+//! // The common base of the epochs' clock.
+//! let base = joined.start_clock()?;
 //! let outcome = joined.execute(worker_config(), move |worker, context| {
 //!     // Build the dataflow, then step until the work is done or the generation is given up.
-//!     context.step_epochs(worker, &clock, |epoch| epoch >= Epoch(42));
-//!     Ok(context.worker)
+//!     while worker.has_dataflows() && !context.leaving() {
+//!         context.step_or_park(worker, PARK_MAX);
+//!     }
+//!     Ok(base.elapsed())
 //! });
 //! assert_eq!(outcome.exit_code(), 0);
 //! # Ok(())
@@ -67,13 +71,12 @@
 //! # Reading the code
 //!
 //! Protocols are pure: [`handshake`] (one connection), `admission` (who gets a seat), `assembly` (when the
-//! cluster is complete), `supervisor::FirstCause`, `liveness::Silence`. The shells around them are `socket`,
+//! cluster is complete), `farewell` (when it is done), `supervisor::FirstCause`, `liveness::Silence`. The shells around them are `socket`,
 //! `door` (the listener), `dial`, `link` (the heartbeat's threads), `mesh` (what they share), `join` and
 //! `execute`.
 
 mod admission;
 mod assembly;
-mod assignment;
 mod cause;
 mod clock;
 mod dial;
@@ -81,6 +84,7 @@ mod door;
 mod error;
 mod execute;
 mod exit;
+mod farewell;
 pub mod handshake;
 mod identity;
 mod join;
@@ -90,17 +94,14 @@ mod mesh;
 mod panics;
 mod socket;
 mod spec;
-mod stop;
 mod supervisor;
 mod timeouts;
 mod wire;
 
-pub use assignment::{deal, owner};
 pub use cause::{
     CLUSTER_ALREADY_RUNNING, Cause, LEASE_LOST, Origin, PANIC, PEER_LOST, PEER_MISMATCH, PEERS_MISSING,
     STOOD_STILL,
 };
-pub use clock::EpochClock;
 pub use error::ClusterError;
 pub use execute::{Outcome, PARK_MAX, WorkerContext, worker_config};
 pub use exit::HardExit;
@@ -112,6 +113,5 @@ pub use liveness::Liveness;
 pub use mesh::PeerStatus;
 pub use panics::ThreadWatch;
 pub use spec::{Address, ClusterSpec, PROCESSES_MAX, WORKERS_PER_PROCESS_MAX};
-pub use stop::StopRequest;
 pub use supervisor::Supervisor;
 pub use timeouts::Timeouts;

@@ -152,7 +152,7 @@ mod tests {
         assert!(now - start > TIMEOUT / 2);
     }
 
-    #[test]
+    #[test] // fault P8
     fn a_standstill_of_ones_own_is_not_held_against_a_peer() {
         let start = Duration::from_secs(100);
         let mut silence = Silence::new(TIMEOUT, start);

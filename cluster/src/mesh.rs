@@ -5,13 +5,14 @@
 //! one writer of the control connection. All of them act on [`Shared`] under one lock, for moments only.
 //!
 //! What a lost connection means depends on how far this process is: while it gathers, the peer may come
-//! back; from the moment the list of runs is fixed it ends the generation; after a goodbye it means nothing.
+//! back; from the moment the list of runs is fixed [`Farewell`] says what it means.
 
 use crate::admission::Phase;
 use crate::assembly::{Action, Assembly, Event};
 use crate::cause::{Cause, SentCause};
 use crate::clock::since_boot;
 use crate::error::ClusterError;
+use crate::farewell::{self, Farewell, Word};
 use crate::handshake::{Difference, Hello, Purpose};
 use crate::identity::{Identity, fill_random};
 use crate::liveness::{Liveness, Silence, tick_interval};
@@ -90,6 +91,7 @@ pub(crate) struct State {
     pub(crate) phase: Phase,
     pub(crate) peers: Vec<Peer>,
     pub(crate) assembly: Assembly,
+    farewell: Farewell<Cause>,
     /// The list of runs, once it is fixed.
     pub(crate) runs: Option<Vec<RunId>>,
     /// What ends the bring-up.
@@ -129,6 +131,8 @@ pub struct PeerStatus {
     pub run_id: Option<RunId>,
     /// How long it has been silent; `None` when it is not connected.
     pub silent_for: Option<Duration>,
+    /// Whether its work is done, as far as it has been heard.
+    pub finished: bool,
     /// Whether it said goodbye.
     pub left: bool,
     /// What went wrong last on the way to it.
@@ -149,6 +153,7 @@ impl Shared {
             phase: Phase::Assembling,
             peers: (0..processes).map(|_| Peer::default()).collect(),
             assembly: Assembly::new(spec.index(), identity.run_id, processes),
+            farewell: Farewell::new(spec.index(), processes),
             runs: None,
             failure: None,
             announced: false,
@@ -346,30 +351,100 @@ impl Shared {
             message @ (Message::Gather { .. } | Message::Answer { .. }) => {
                 state.peers[index].inbox.push_back(message);
             }
+            Message::Finished { process } => {
+                cause = self.farewell(&mut state, farewell::Event::Said(peer, Word::Finished(process)));
+            }
+            Message::Doubt { process } => {
+                cause = self.farewell(&mut state, farewell::Event::Said(peer, Word::Doubt(process)));
+            }
             Message::Leave(leave) => {
-                if let Leave::Fault(sent) = &leave {
-                    let from = self.described(peer, state.peers[index].run_id);
-                    let fault = sent.clone().received(peer, &from);
-                    state.peers[index].trouble = Some(fault.to_string());
-                    // While the cluster gathers, a peer that fails may come back. But a disagreement does not
-                    // heal, and without process 0 there is no cluster to wait for.
-                    let assembling = state.phase == Phase::Assembling;
-                    if !assembling || peer.0 == 0 || fault.class == ErrorClass::Config {
-                        cause = Some(fault);
-                    }
-                } else {
-                    tracing::info!(peer = peer.0, leave = ?leave, "a peer left");
-                }
+                cause = self.peer_leaves(&mut state, peer, &leave);
                 state.peers[index].left = Some(leave);
             }
         }
         drop(state);
         // Not under the lock: the supervisor calls others, who may look at the cluster.
         if let Some(cause) = cause {
-            self.supervisor.report(cause);
+            self.supervisor.give_up(cause);
         }
         self.changed.notify_all();
         true
+    }
+
+    /// A peer says its last word. Returns what the generation ends for.
+    fn peer_leaves(&self, state: &mut State, peer: ProcessIndex, leave: &Leave) -> Option<Cause> {
+        let place = &mut state.peers[peer.0 as usize];
+        let from = self.described(peer, place.run_id);
+        let event = match leave {
+            Leave::Fault(sent) => {
+                let fault = sent.clone().received(peer, &from);
+                place.trouble = Some(fault.to_string());
+                // While the cluster gathers, a peer that fails may come back. But a disagreement does not
+                // heal, and without process 0 there is no cluster to wait for.
+                if state.phase == Phase::Assembling {
+                    let fatal = peer.0 == 0 || fault.class == ErrorClass::Config;
+                    return fatal.then_some(fault);
+                }
+                farewell::Event::Said(peer, Word::Fault(fault))
+            }
+            Leave::Done => farewell::Event::Said(peer, Word::Done),
+            Leave::Stopped => {
+                tracing::info!(peer = peer.0, "a peer left before its work was done");
+                let text = format!("{from} is lost: it left before its work was done");
+                farewell::Event::Left(peer, Cause::lost(peer, text))
+            }
+        };
+        match state.phase {
+            Phase::Assembling => None,
+            Phase::Fixed(_) | Phase::Leaving => self.farewell(state, event),
+        }
+    }
+
+    /// Takes a step towards the end. Returns what the generation ends for; to be reported without the lock.
+    fn farewell(&self, state: &mut State, event: farewell::Event<Cause>) -> Option<Cause> {
+        let mut given_up = None;
+        for action in state.farewell.on(event) {
+            match action {
+                farewell::Action::GiveUp(cause) => given_up = Some(cause),
+                farewell::Action::Tell(peer, word) => self.say(state, &[peer], word),
+                farewell::Action::TellAll(word) => {
+                    let peers: Vec<ProcessIndex> = self.spec.peers().collect();
+                    self.say(state, &peers, word);
+                }
+            }
+        }
+        self.changed.notify_all();
+        given_up
+    }
+
+    fn say(&self, state: &mut State, peers: &[ProcessIndex], word: Word<Cause>) {
+        let message = match word {
+            Word::Finished(process) => Message::Finished { process },
+            Word::Doubt(process) => Message::Doubt { process },
+            Word::Done => return self.say_goodbye(state, &Leave::Done),
+            Word::Fault(cause) => return self.say_goodbye(state, &Leave::Fault(SentCause::of(&cause))),
+        };
+        for peer in peers {
+            self.send(state, *peer, &message);
+        }
+    }
+
+    /// The work of this process has finished, unless the generation is ending.
+    pub(crate) fn finish(&self) {
+        if self.supervisor.finish() {
+            let given_up = self.farewell(&mut self.lock(), farewell::Event::Finished);
+            if let Some(cause) = given_up {
+                self.supervisor.give_up(cause);
+            }
+        }
+    }
+
+    /// Waits until the work of all has finished and everybody knows it, or until the generation is given up.
+    pub(crate) fn wait_for_all(&self) {
+        let mut state = self.lock();
+        while !state.farewell.may_leave() && !self.supervisor.leaving() {
+            state = self.wait(state, Duration::from_millis(100));
+        }
     }
 
     /// Notes a sign of life.
@@ -403,7 +478,13 @@ impl Shared {
                 drop(state);
                 // If this process stood still, it is the one that was lost: the check records that first.
                 let _ = self.liveness.check();
-                self.supervisor.report(Cause::lost(peer, text.clone()));
+                let cause = Cause::lost(peer, text.clone());
+                let lost = farewell::Event::Lost(peer, cause.clone());
+                let given_up = self.farewell(&mut self.lock(), lost);
+                // A peer that had finished is no lost one, but it explains a data connection that broke.
+                if let Some(cause) = given_up.or(self.supervisor.leaving().then_some(cause)) {
+                    self.supervisor.give_up(cause);
+                }
                 state = self.lock();
                 if !is_current(&state) {
                     return;
@@ -483,6 +564,7 @@ impl Shared {
                 silent_for: peer.link.as_ref().map(|link| {
                     Duration::from_nanos(ran.saturating_sub(link.heard.at.load(Ordering::Acquire)))
                 }),
+                finished: state.farewell.knows_finished(process),
                 left: peer.left.is_some(),
                 trouble: peer.trouble.clone(),
             }

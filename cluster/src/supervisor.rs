@@ -12,15 +12,17 @@
 //!    or the heartbeat, know better. A suspicion makes the workers leave at once, but becomes the cause only
 //!    if nothing better is known after a grace time. Panics that follow a suspicion are its consequences.
 //!
+//! 4. When the work of this process has finished ([`Supervisor::finish`]) nothing of the above is a cause any
+//!    more: only the cluster as a whole can still give the generation up ([`crate::farewell`]).
+//!
 //! Nothing here blocks or ends the process: what to exit with is the caller's decision.
 
 use crate::cause::{Cause, PANIC};
-use crate::stop::StopRequest;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
-use tidegate_recovery::{ErrorClass, ProcessIndex};
+use tidegate_recovery::{ErrorClass, ProcessIndex, StopRequest};
 
 /// Locks a mutex also after a thread panicked with it: a supervisor goes on when others fail.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -32,6 +34,7 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct FirstCause {
     cause: Option<Cause>,
     suspicion: Option<(Cause, Instant)>,
+    finished: bool,
 }
 
 /// What a caller of [`FirstCause::on`] learned.
@@ -43,6 +46,8 @@ pub(crate) enum Sign {
     Suspect(Cause, Instant),
     /// A panic in a thread that may itself be a consequence.
     Panic(Cause),
+    /// The cluster gives the generation up.
+    GiveUp(Cause),
     /// Time went by.
     Tick(Instant),
 }
@@ -54,6 +59,8 @@ impl FirstCause {
             return false;
         }
         match sign {
+            Sign::GiveUp(cause) => self.cause = Some(cause),
+            _ if self.finished => {}
             Sign::Report(cause) => self.cause = Some(cause),
             Sign::Panic(cause) if self.suspicion.is_none() => self.cause = Some(cause),
             Sign::Panic(_) => {}
@@ -67,6 +74,12 @@ impl FirstCause {
             }
         }
         self.cause.is_some()
+    }
+
+    /// The work of this process has finished, unless the generation is ending: returns whether it has.
+    fn finish(&mut self) -> bool {
+        self.finished = !self.leaving();
+        self.finished
     }
 
     fn leaving(&self) -> bool {
@@ -105,8 +118,8 @@ impl Supervisor {
         Supervisor(Arc::new(Inner { stop, ..Inner::default() }))
     }
 
-    /// Records `cause` unless an earlier one is recorded, and makes all worker loops leave.
-    /// Returns whether it is the first.
+    /// Records `cause` unless an earlier one is recorded or the work of this process has finished, and makes
+    /// all worker loops leave. Returns whether it is the first.
     pub fn report(&self, cause: Cause) -> bool {
         self.sign(Sign::Report(cause))
     }
@@ -186,6 +199,16 @@ impl Supervisor {
         self.suspect(Cause::lost(peer, text), grace);
     }
 
+    /// Notes that the work of this process has finished, unless the generation is ending: returns whether it has.
+    pub(crate) fn finish(&self) -> bool {
+        lock(&self.0.state).first.finish()
+    }
+
+    /// Records what the cluster as a whole ends for, unless an earlier cause is recorded.
+    pub(crate) fn give_up(&self, cause: Cause) {
+        self.sign(Sign::GiveUp(cause));
+    }
+
     pub(crate) fn tick(&self) {
         self.sign(Sign::Tick(Instant::now()));
     }
@@ -252,6 +275,33 @@ mod tests {
         assert!(first.on(Sign::Report(cause("process 1 gave up: why"))));
         assert!(!first.on(Sign::Tick(now + Duration::from_secs(2))));
         assert_eq!(first.cause.unwrap().text, "process 1 gave up: why");
+    }
+
+    #[test]
+    fn only_the_cluster_ends_a_process_whose_work_has_finished() {
+        let now = Instant::now();
+        let mut first = FirstCause::default();
+        assert!(first.finish());
+        for sign in [
+            Sign::Report(cause("the lease is lost")),
+            Sign::Suspect(Cause::lost(ProcessIndex(1), "broken".into()), now),
+            Sign::Panic(cause("MergeQueue poisoned.")),
+            Sign::Tick(now),
+        ] {
+            assert!(!first.on(sign));
+            assert!(!first.leaving());
+        }
+        assert!(first.on(Sign::GiveUp(cause("process 1 had not finished"))));
+        assert_eq!(first.cause.unwrap().text, "process 1 had not finished");
+    }
+
+    #[test]
+    fn work_that_was_left_has_not_finished() {
+        let supervisor = Supervisor::new();
+        supervisor.suspect_peer(ProcessIndex(1), "broken".into(), Duration::from_secs(60));
+        assert!(!supervisor.finish());
+        supervisor.report(cause("process 1 gave up"));
+        assert_eq!(supervisor.cause().unwrap().text, "process 1 gave up");
     }
 
     #[test]

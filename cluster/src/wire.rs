@@ -5,7 +5,7 @@
 
 use crate::cause::SentCause;
 use serde::{Deserialize, Serialize};
-use tidegate_recovery::RunId;
+use tidegate_recovery::{ProcessIndex, RunId};
 
 /// Longest message. What the bring-up distributes is offsets and names, never state.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -25,14 +25,18 @@ pub(crate) enum Message {
     Answer { round: u32, payload: Vec<u8> },
     /// The sender leaves; nothing follows.
     Leave(Leave),
+    /// This process has finished its work: the sender, or one that the receiver doubts.
+    Finished { process: ProcessIndex },
+    /// The sender has finished, and lost this process without hearing that it had.
+    Doubt { process: ProcessIndex },
 }
 
 /// How a process leaves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Leave {
-    /// Its work is done.
+    /// The work of all processes is done.
     Done,
-    /// It was asked to stop.
+    /// It leaves before its work began or was done: it was asked to stop, or has no use for the cluster.
     Stopped,
     /// It gives the generation up.
     Fault(SentCause),
@@ -95,6 +99,7 @@ mod tests {
             Message::Beat,
             Message::Fixed { runs: vec![RunId(1), RunId(u128::MAX)] },
             Message::Answer { round: 3, payload: vec![7; 1000] },
+            Message::Finished { process: ProcessIndex(2) },
             Message::Leave(Leave::Stopped),
         ];
         let stream: Vec<u8> = messages.iter().flat_map(|message| message.frame().unwrap()).collect();

@@ -126,7 +126,7 @@ impl EpochClock {
 mod tests {
     use super::*;
 
-    #[test]
+    #[test] // fault P8: and a moment before the origin is in the first epoch
     fn epochs_follow_the_clock_from_the_schedules_first() {
         let clock = VirtualClock::new(0);
         let schedule = EpochSchedule { first: Epoch(41), commit_every: 10 };

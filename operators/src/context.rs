@@ -309,7 +309,7 @@ mod tests {
     use crate::clock::VirtualClock;
     use crate::commit::OffsetMarks;
     use crate::source::CommitOutcome;
-    use crate::steps::{StepSpec, StepTable};
+    use crate::steps::{FlowSteps, StepSpec};
     use std::time::Duration;
     use tidegate_recovery::NextOffset;
 
@@ -329,7 +329,7 @@ mod tests {
 
     fn context() -> WorkerContext {
         let steps =
-            StepTable::new([StepSpec::stateful(StepId::new("count"), "window", 1)]).expect("one step");
+            FlowSteps::new([StepSpec::stateful(StepId::new("count"), "window", 1)]).expect("one step");
         let process = ProcessContext::alone(
             Arc::new(VirtualClock::new(0)),
             EpochSchedule { first: Epoch(8), commit_every: 10 },

@@ -270,10 +270,11 @@ pub fn build_ending(worker: &mut Worker, context: &WorkerContext) {
                 "member",
                 |capability, info| {
                     let activator = scope.worker().activator_for(info.address.clone());
-                    context
-                        .process()
-                        .stop
-                        .wake_with(scope.worker().sync_activator_for(info.address.to_vec()));
+                    let woken = scope.worker().sync_activator_for(info.address.to_vec());
+                    context.process().stop.on_request(move || {
+                        // A worker that is gone needs no waking.
+                        let _ = woken.activate();
+                    });
                     *context.ending_desk().member.borrow_mut() = Some(activator);
                     let mut capability: Option<Capability<u64>> = Some(capability);
                     move |output| {
@@ -281,7 +282,7 @@ pub fn build_ending(worker: &mut Worker, context: &WorkerContext) {
                         let desk = context.ending_desk();
                         let process = context.process();
                         let view = MemberView {
-                            stop_asked: process.stop.is_asked(),
+                            stop_asked: process.stop.requested(),
                             reached_end: process.until_end && desk.reached_end(),
                             halted: desk.halted(process.schedule.first),
                         };

@@ -2,7 +2,7 @@
 
 use crate::element::PartitionId;
 use std::collections::HashMap;
-use tidegate_recovery::{TopicPartition, WorkerIndex};
+use tidegate_recovery::{TopicPartition, WorkerIndex, deal};
 
 /// An input partition and the worker that reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,14 +24,8 @@ impl InputTable {
     /// Sorts the partitions and deals them round-robin over all `workers` of the cluster: three partitions on
     /// two workers give `[0, 2]` and `[1]`.
     pub fn deal(partitions: impl IntoIterator<Item = TopicPartition>, workers: usize) -> InputTable {
-        let mut names: Vec<_> = partitions.into_iter().collect();
-        names.sort();
-        names.dedup();
-        let partitions: Vec<_> = names
-            .into_iter()
-            .enumerate()
-            .map(|(place, name)| InputPartition { name, owner: WorkerIndex((place % workers.max(1)) as u32) })
-            .collect();
+        let dealt = deal(partitions, workers).into_iter();
+        let partitions: Vec<_> = dealt.map(|(name, owner)| InputPartition { name, owner }).collect();
         let ids = partitions
             .iter()
             .enumerate()
@@ -80,9 +74,8 @@ impl InputTable {
 mod tests {
     use super::*;
 
-    #[test]
+    #[test] // L45
     fn three_partitions_on_two_workers_give_0_2_and_1() {
-        // L45
         let names = [2, 0, 1].map(|number| TopicPartition::new("t", number));
         let table = InputTable::deal(names.clone(), 2);
         assert_eq!(table.owned_by(WorkerIndex(0)), [PartitionId(0), PartitionId(2)]);

@@ -7,12 +7,10 @@ use crate::inputs::InputTable;
 use crate::limits::{Limits, SinkLoad};
 use crate::metrics::Metrics;
 use crate::status::StatusBoard;
-use crate::steps::StepTable;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use crate::steps::FlowSteps;
+use std::sync::Arc;
 use std::time::Duration;
-use tidegate_recovery::{EpochSchedule, Generation, ProcessIndex};
-use timely::scheduling::SyncActivator;
+use tidegate_recovery::{EpochSchedule, Generation, ProcessIndex, StopRequest};
 
 /// What is promised about every record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,43 +26,6 @@ pub enum DeliveryGuarantee {
 /// Looks whether this process is still in charge (its lease is its own, it did not stand still); asked before
 /// offsets are committed.
 pub type StandingCheck = Arc<dyn Fn() -> Result<(), Fault> + Send + Sync>;
-
-/// Asks the flow to stop; clones ask together.
-#[derive(Clone, Debug, Default)]
-pub struct StopRequest(Arc<StopInner>);
-
-#[derive(Debug, Default)]
-struct StopInner {
-    asked: AtomicBool,
-    wake: Mutex<Vec<SyncActivator>>,
-}
-
-impl StopRequest {
-    /// Nobody asked yet.
-    pub fn new() -> StopRequest {
-        StopRequest::default()
-    }
-
-    /// Asks for a stop: the cluster agrees on a last epoch, drains, snapshots and commits. May be called from a
-    /// signal thread, more than once.
-    pub fn ask(&self) {
-        self.0.asked.store(true, Ordering::SeqCst);
-        for activator in self.0.wake.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-            // A worker that is gone needs no waking.
-            let _ = activator.activate();
-        }
-    }
-
-    /// Whether somebody asked.
-    pub fn is_asked(&self) -> bool {
-        self.0.asked.load(Ordering::SeqCst)
-    }
-
-    /// Whom to wake when somebody asks.
-    pub fn wake_with(&self, activator: SyncActivator) {
-        self.0.wake.lock().unwrap_or_else(PoisonError::into_inner).push(activator);
-    }
-}
 
 /// What the worker threads of one process share in one generation. Made by the assembly, before the workers
 /// start; nothing in it changes but through its own locks.
@@ -86,7 +47,7 @@ pub struct ProcessContext {
     /// All input partitions.
     pub inputs: InputTable,
     /// All steps.
-    pub steps: StepTable,
+    pub steps: FlowSteps,
     /// The limits.
     pub limits: Limits,
     /// The load of this process's sinks.
@@ -119,7 +80,7 @@ impl ProcessContext {
         schedule: EpochSchedule,
         epoch_interval: Duration,
         inputs: InputTable,
-        steps: StepTable,
+        steps: FlowSteps,
         offsets: Arc<dyn OffsetMarks>,
     ) -> ProcessContext {
         let limits = Limits::default();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tidegate_recovery::{StepId, StepNumber};
+use tidegate_recovery::{StepId, StepNumber, StepShape, StepTable};
 
 /// What identifies a step and shapes its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,11 +43,11 @@ impl StepSpec {
     }
 }
 
-/// All steps of a flow, sorted by id; those that keep rows are numbered in that order.
+/// All steps of a flow. Those that keep rows are also a [`StepTable`], which is what the store knows of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StepTable {
-    steps: BTreeMap<StepId, StepSpec>,
-    numbers: BTreeMap<StepId, StepNumber>,
+pub struct FlowSteps {
+    specs: BTreeMap<StepId, StepSpec>,
+    table: StepTable,
 }
 
 /// Two steps of one name.
@@ -55,47 +55,45 @@ pub struct StepTable {
 #[error("two steps are named {0}; give one of them another name")]
 pub struct DuplicateStep(pub StepId);
 
-impl StepTable {
-    /// The table of these steps.
-    pub fn new(specs: impl IntoIterator<Item = StepSpec>) -> Result<StepTable, DuplicateStep> {
-        let mut steps = BTreeMap::new();
+impl FlowSteps {
+    /// These steps.
+    ///
+    /// # Errors
+    /// When two have one name.
+    ///
+    /// # Panics
+    /// When more steps keep rows than have a number: nobody writes 65 536 of them.
+    pub fn new(specs: impl IntoIterator<Item = StepSpec>) -> Result<FlowSteps, DuplicateStep> {
+        let mut by_id = BTreeMap::new();
         for spec in specs {
             let id = spec.id.clone();
-            if steps.insert(id.clone(), spec).is_some() {
+            if by_id.insert(id.clone(), spec).is_some() {
                 return Err(DuplicateStep(id));
             }
         }
-        let numbers = steps
-            .values()
-            .filter(|spec| spec.keeps_rows)
-            .zip(0..)
-            .map(|(spec, number)| (spec.id.clone(), StepNumber(number)))
-            .collect();
-        Ok(StepTable { steps, numbers })
+        let keeping = by_id.values().filter(|spec| spec.keeps_rows).map(|spec| StepShape {
+            id: spec.id.clone(),
+            kind: spec.kind.to_string(),
+            version: u32::from(spec.version),
+            parameters: spec.parameters.clone(),
+        });
+        let table = StepTable::new(keeping.collect()).expect("their names differ, and they have numbers");
+        Ok(FlowSteps { specs: by_id, table })
     }
 
     /// The step with this id.
     pub fn get(&self, id: &StepId) -> Option<&StepSpec> {
-        self.steps.get(id)
+        self.specs.get(id)
     }
 
     /// The number of a step that keeps rows.
     pub fn number(&self, id: &StepId) -> Option<StepNumber> {
-        self.numbers.get(id).copied()
+        self.table.number(id)
     }
 
-    /// The steps, by id.
-    pub fn iter(&self) -> impl Iterator<Item = &StepSpec> {
-        self.steps.values()
-    }
-
-    /// The steps that keep rows, by number.
-    pub fn stateful(&self) -> impl Iterator<Item = (StepNumber, &StepSpec)> {
-        self.steps
-            .values()
-            .filter(|spec| spec.keeps_rows)
-            .zip(0..)
-            .map(|(spec, number)| (StepNumber(number), spec))
+    /// The steps that keep rows, in the store's words.
+    pub fn table(&self) -> &StepTable {
+        &self.table
     }
 }
 
@@ -106,7 +104,7 @@ mod tests {
     #[test]
     fn steps_that_keep_rows_are_numbered_by_name() {
         let id = StepId::new;
-        let table = StepTable::new([
+        let table = FlowSteps::new([
             StepSpec::stateful(id("window"), "window", 1),
             StepSpec::stateless(id("map"), "map"),
             StepSpec::stateful(id("event"), "event_time", 1),
@@ -116,6 +114,6 @@ mod tests {
         assert_eq!(table.number(&id("window")), Some(StepNumber(1)));
         assert_eq!(table.number(&id("map")), None);
         let twice = [StepSpec::stateless(id("a"), "map"), StepSpec::stateless(id("a"), "filter")];
-        assert_eq!(StepTable::new(twice), Err(DuplicateStep(id("a"))));
+        assert_eq!(FlowSteps::new(twice), Err(DuplicateStep(id("a"))));
     }
 }

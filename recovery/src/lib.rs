@@ -75,6 +75,7 @@
 //! ```
 
 mod class;
+mod dealing;
 mod error;
 mod format;
 mod identity;
@@ -87,12 +88,14 @@ mod protocol;
 pub mod routing;
 pub mod rows;
 mod steps;
+mod stop;
 pub mod storage;
 mod store;
 mod time;
 mod tracker;
 
 pub use class::ErrorClass;
+pub use dealing::deal;
 pub use error::{Outcome, StoreError};
 pub use identity::{
     ClusterShape, FlowFingerprint, Generation, ProcessIndex, RecordNumber, RunId, Slot, StepId, StoreId,
@@ -104,6 +107,7 @@ pub use partition::{NextOffset, TopicPartition};
 pub use routing::{BUCKETS, Bucket, KeyHash};
 pub use rows::{RestoredRow, RestoredRows, RowBuffer, RowRoute, StepNumber};
 pub use steps::{RecordedStep, StepDifference, StepShape, StepTable};
+pub use stop::StopRequest;
 pub use storage::{FaultyStorage, LocalDirectory, Storage};
 pub use store::{Damage, InspectedLease, InspectedRecord, InspectedStep, Inspection, Verification};
 pub use store::{

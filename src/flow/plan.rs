@@ -7,7 +7,7 @@ use crate::config::Settings;
 use crate::config::guards::{GuardedStep, check_steps};
 use crate::config::problems::{Problem, code};
 use crate::config::yaml::Origin;
-use tidegate_operators::steps::{StepSpec, StepTable};
+use tidegate_operators::steps::{FlowSteps, StepSpec};
 use tidegate_recovery::StepId;
 
 /// Place of a step in the plan.
@@ -75,8 +75,8 @@ pub(crate) struct FlowPlan {
 
 impl FlowPlan {
     /// The steps as the operators and the store number them; an error names a step that is there twice.
-    pub(crate) fn table(&self) -> Result<StepTable, StepId> {
-        StepTable::new(self.steps.iter().map(|step| step.spec.clone())).map_err(|duplicate| duplicate.0)
+    pub(crate) fn table(&self) -> Result<FlowSteps, StepId> {
+        FlowSteps::new(self.steps.iter().map(|step| step.spec.clone())).map_err(|duplicate| duplicate.0)
     }
 
     /// Whether a step needs the store to keep what it promises.

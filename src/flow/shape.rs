@@ -157,7 +157,7 @@ mod tests {
     fn the_fingerprint_knows_what_shapes_state_and_nothing_else() {
         let base = plan("tumbling: 60s", "value.paid", "value.k");
         let table = base.table().unwrap();
-        let kept: Vec<_> = table.stateful().map(|(_, spec)| (spec.id.to_string(), &*spec.kind)).collect();
+        let kept: Vec<_> = table.table().iter().map(|step| (step.id.to_string(), &*step.kind)).collect();
         assert_eq!(kept, [("event_time".into(), "event_time"), ("window".into(), "window")]);
         let window = &table.get(&StepId::new("window")).unwrap().parameters;
         let window: Vec<_> = window.iter().map(|(name, value)| format!("{name}={value}")).collect();

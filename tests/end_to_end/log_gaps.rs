@@ -116,7 +116,7 @@ fn tombstones_are_skipped_by_default_delivered_on_request_and_never_hold_the_lag
     assert!(rows.iter().all(|row| row.value.is_none()), "a tombstone got a value");
 }
 
-// L7 L27
+// L7 L27 L32
 #[test]
 fn a_topic_whose_records_are_all_filtered_or_fanned_out_to_nothing_is_committed_to_its_end() {
     let case = Case::new("filtered", 2);

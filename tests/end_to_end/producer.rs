@@ -67,7 +67,7 @@ fn earlier_outputs_are_written_and_acknowledged_while_a_step_is_busy_with_a_late
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..100);
 }
 
-// The design's section 6: what the runtime owns in librdkafka is refused with a reason.
+// P10: what the runtime owns in librdkafka is refused with a reason.
 #[test]
 fn a_client_setting_that_the_runtime_owns_is_refused_with_the_reason() {
     let case = Case::new("owned-setting", 1);

@@ -3,16 +3,17 @@
 use crate::support::{PATIENCE, free_addresses, wait_until};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tidegate_cluster::{
-    Assignment, Cause, ClusterError, ClusterSpec, EpochClock, HardExit, Identity, Joined, Mesh, Supervisor,
+    Assignment, Cause, ClusterError, ClusterSpec, ClusterWatch, HardExit, Identity, Joined, Mesh, Supervisor,
     Timeouts, WorkerContext, new_run_id, worker_config,
 };
-use tidegate_recovery::{Epoch, FlowFingerprint, Generation};
+use tidegate_recovery::{FlowFingerprint, Generation};
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::{Exchange, Input, Inspect, Probe};
 use timely::worker::Worker;
@@ -56,12 +57,13 @@ fn member() {
         }
     };
     eprintln!("joined generation {}", joined.generation());
-    let liveness = joined.liveness();
+    let (liveness, watch) = (joined.liveness(), joined.watch());
     let (task, hangs) = match task {
         "hang" => ("panic".to_string(), true),
         other => (other.to_string(), false),
     };
-    let outcome = joined.execute(worker_config(), move |worker, context| work(worker, context, &task));
+    let outcome =
+        joined.execute(worker_config(), move |worker, context| work(worker, context, &task, &watch));
     if hangs {
         // As a client that waits for ever for its broker when it is closed.
         let _armed = HardExit::arm(Duration::from_millis(300), outcome.exit_code()).unwrap();
@@ -77,7 +79,23 @@ fn member() {
     std::process::exit(outcome.exit_code().into());
 }
 
-fn work(worker: &mut Worker, context: &WorkerContext, task: &str) -> Result<(), Cause> {
+/// Works until the sum is known and then until a file exists; says which peers it heard finish, and lost.
+fn wait_for_file(worker: &mut Worker, context: &WorkerContext, path: &str, watch: &ClusterWatch) {
+    let mut said = BTreeSet::new();
+    while !std::path::Path::new(path).exists() && !context.leaving() {
+        context.step_or_park(worker, Duration::from_millis(5));
+        for peer in watch.peers() {
+            let seen = [(peer.finished, "heard"), (peer.silent_for.is_none(), "lost")];
+            for (_, word) in seen.into_iter().filter(|(is_so, _)| *is_so) {
+                if said.insert((peer.process, word)) {
+                    eprintln!("{word} {}", peer.process);
+                }
+            }
+        }
+    }
+}
+
+fn work(worker: &mut Worker, context: &WorkerContext, task: &str, watch: &ClusterWatch) -> Result<(), Cause> {
     let total = Arc::new(AtomicU64::new(0));
     let arrived = Arc::clone(&total);
     let mut input = InputHandle::new();
@@ -88,6 +106,7 @@ fn work(worker: &mut Worker, context: &WorkerContext, task: &str) -> Result<(), 
         });
         counted.probe().0
     });
+    let (task, until) = task.split_once(" until ").map_or((task, None), |(task, path)| (task, Some(path)));
     match task {
         "sum" => {
             for n in 0..1000 {
@@ -98,25 +117,29 @@ fn work(worker: &mut Worker, context: &WorkerContext, task: &str) -> Result<(), 
                 context.step_or_park(worker, Duration::from_millis(100));
             }
             eprintln!("sum {}", total.load(Ordering::Relaxed));
+            if let Some(path) = until {
+                wait_for_file(worker, context, path, watch);
+            }
             Ok(())
         }
         "run" | "block" | "panic" => {
             eprintln!("works");
-            let clock = EpochClock::new(Instant::now(), Epoch(0), Duration::from_millis(20));
-            context.step_epochs(worker, &clock, |epoch| {
-                input.send(epoch.0);
-                input.advance_to(epoch.0);
-                if epoch.0 > 10 && context.thread == 0 && task == "panic" {
+            let start = Instant::now();
+            while !context.leaving() {
+                let epoch = (start.elapsed().as_millis() / 20) as u64;
+                input.send(epoch);
+                input.advance_to(epoch);
+                if epoch > 10 && context.thread == 0 && task == "panic" {
                     panic!("on purpose");
                 }
-                if epoch.0 > 5 && context.thread == 1 && task != "run" {
+                if epoch > 5 && context.thread == 1 && task != "run" {
                     eprintln!("blocks");
                     loop {
                         std::thread::park();
                     }
                 }
-                false
-            });
+                context.step_or_park(worker, Duration::from_millis(20));
+            }
             Ok(())
         }
         other => panic!("unknown task {other}"),
@@ -211,15 +234,25 @@ fn running(
     peer: Duration,
     task: impl Fn(u32) -> &'static str,
 ) -> (Vec<String>, Vec<Process>) {
-    let addresses = free_addresses(count as usize);
-    let processes: Vec<Process> = (0..count)
-        .map(|index| Process::start(index, &addresses, workers, "orders", peer, task(index)))
-        .collect();
-    for process in &processes {
+    let started = starting(count, workers, peer, &task);
+    for process in &started.1 {
         if task(0) != "sum" {
             process.wait_for("works");
         }
     }
+    started
+}
+
+fn starting<T: AsRef<str>>(
+    count: u32,
+    workers: usize,
+    peer: Duration,
+    task: impl Fn(u32) -> T,
+) -> (Vec<String>, Vec<Process>) {
+    let addresses = free_addresses(count as usize);
+    let processes = (0..count)
+        .map(|index| Process::start(index, &addresses, workers, "orders", peer, task(index).as_ref()))
+        .collect();
     (addresses, processes)
 }
 
@@ -233,6 +266,65 @@ fn real_processes_exchange_data_and_exit_with_0() {
         total += process.said("sum ").iter().map(|sum| sum.parse::<u64>().unwrap()).sum::<u64>();
     }
     assert_eq!(total, 4 * (0..1000).sum::<u64>());
+}
+
+/// Process 1 of three is killed: when its work is done and another one still works, or the other way round. The
+/// path that the one that works waits for is the test's own.
+fn killed_at_the_end(works: u32, release: bool) -> Vec<(Option<i32>, String)> {
+    let file = std::env::temp_dir().join(format!("tidegate-end-{}-{works}", std::process::id()));
+    let task = |index| match index == works {
+        true => format!("sum until {}", file.display()),
+        false => "sum".into(),
+    };
+    let (_, mut processes) = starting(3, 2, Duration::from_secs(5), task);
+    for done in (0..3).filter(|index| *index != works) {
+        processes[works as usize].wait_for(&format!("heard {done}"));
+    }
+    processes[1].signal(Signal::KILL);
+    if release {
+        processes[works as usize].wait_for("lost 1");
+        std::fs::write(&file, "").unwrap();
+    }
+    let ended = [0, 2].map(|index| processes[index].end()).to_vec();
+    // It exists only if it was released.
+    let _ = std::fs::remove_file(&file);
+    ended
+}
+
+#[test] // C1, C15
+fn a_process_that_is_killed_when_its_work_was_done_fails_nobody_though_another_one_still_works() {
+    for (code, cause) in killed_at_the_end(0, true) {
+        assert_eq!((code, cause.as_str()), (Some(0), ""));
+    }
+}
+
+#[test] // C1, I10
+fn a_process_that_is_killed_before_its_work_was_done_fails_all_whose_work_was() {
+    for (code, cause) in killed_at_the_end(1, false) {
+        assert_eq!(code, Some(75), "{cause}");
+        assert!(cause.starts_with("PEER_LOST: ") && cause.contains("process 1 ("), "{cause}");
+    }
+}
+
+/// The moment is a random one around the end, when nobody knows who has heard what.
+#[test] // C1, C15
+fn whoever_survives_a_kill_around_the_end_exits_like_all_others() {
+    let first = number("TIDEGATE_CLUSTER_SEED").unwrap_or_else(|| rand::rngs::StdRng::from_os_rng().random());
+    for seed in (0..number("TIDEGATE_CLUSTER_ROUNDS").unwrap_or(12)).map(|round| first.wrapping_add(round)) {
+        eprintln!("seed {seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let (_, mut processes) = starting(3, 1, Duration::from_secs(2), |_| "sum");
+        let victim = random.random_range(0..3_usize);
+        processes[random.random_range(0..3_usize)].wait_for("sum ");
+        let (reached, after) = (Instant::now(), Duration::from_micros(random.random_range(0..3_000)));
+        while reached.elapsed() < after {
+            std::hint::spin_loop();
+        }
+        // It may have ended.
+        let _ = processes[victim].child.kill();
+        let codes = [1, 2].map(|next| processes[(victim + next) % 3].end().0);
+        assert!(codes == [Some(0); 2] || codes == [Some(75); 2], "seed {seed}: {codes:?}");
+    }
 }
 
 #[test] // C1, I10
@@ -371,12 +463,15 @@ fn a_process_that_hangs_while_it_closes_is_ended_with_its_exit_code() {
     assert_eq!(processes[0].exit().code(), Some(70));
 }
 
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|text| text.parse().ok())
+}
+
 /// A process is killed at a random moment of the start or of the work; whoever exits with 75 is started
 /// again, as an orchestrator does, until all have done their work. TIDEGATE_CLUSTER_ROUNDS sets how often,
 /// TIDEGATE_CLUSTER_SEED where to begin.
 #[test] // C1, C3, C14, I8
 fn a_cluster_converges_when_a_process_is_killed_at_any_moment() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let rounds = number("TIDEGATE_CLUSTER_ROUNDS").unwrap_or(12);
     let first = number("TIDEGATE_CLUSTER_SEED").unwrap_or_else(|| rand::rngs::StdRng::from_os_rng().random());
     for seed in (0..rounds).map(|round| first.wrapping_add(round)) {
@@ -393,19 +488,33 @@ fn a_cluster_converges_when_a_process_is_killed_at_any_moment() {
         // It may have ended.
         let _ = processes[victim].child.kill();
         let mut done = [false; 3];
-        let mut restarts = 0;
+        let (mut restarts, mut causes) = (0, Vec::new());
         let deadline = Instant::now() + PATIENCE;
         while !done.iter().all(|done| *done) {
-            assert!(Instant::now() < deadline, "seed {seed}: not converged after {restarts} restarts");
+            assert!(
+                Instant::now() < deadline,
+                "seed {seed}: not converged after {restarts} restarts, done {done:?}: {causes:#?} {:#?}",
+                processes.iter().map(|process| &process.lines).collect::<Vec<_>>()
+            );
             for index in 0..3 {
                 let Some(status) = processes[index].child.try_wait().unwrap() else { continue };
                 match status.code() {
-                    Some(0) => done[index] = true,
-                    // Whoever ended with 0 had heard that the work of all was done. Those that were killed, or
-                    // lost somebody, between that and their own end have nothing left to do.
-                    None | Some(75) if done.iter().any(|done| *done) => done[index] = true,
+                    Some(0) => {
+                        done[index] = true;
+                        // If the one that was killed had finished before, its next run waits for nobody.
+                        if !done[victim] && processes[victim].said("joined ").is_empty() {
+                            done[victim] = true;
+                            let _ = processes[victim].child.kill();
+                        }
+                    }
+                    None if done.iter().any(|done| *done) => done[index] = true,
+                    Some(75) if done.iter().any(|done| *done) => panic!(
+                        "seed {seed}: process {index} exited with 75 beside one with 0: {:?}",
+                        processes[index].lines
+                    ),
                     None | Some(75) => {
                         restarts += 1;
+                        causes.push((index, status, processes[index].said("cause ")));
                         processes[index] = start(index as u32);
                     }
                     Some(code) => panic!(

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
-use tidegate_cluster::{Cause, EpochClock, Joined, Outcome, WorkerContext, worker_config};
-use tidegate_recovery::{Epoch, ErrorClass, WorkerIndex};
+use tidegate_cluster::{Cause, Joined, Outcome, WorkerContext, worker_config};
+use tidegate_recovery::{ErrorClass, WorkerIndex};
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::{Exchange, Input, Inspect, Probe};
 use timely::worker::Worker;
@@ -43,12 +43,11 @@ fn work_on(worker: &mut Worker, context: &WorkerContext) -> Result<(), Cause> {
     worker.dataflow::<u64, _, _>(|scope| {
         scope.input_from(&mut input).container::<Vec<u64>>().exchange(|n| *n).probe();
     });
-    let clock = EpochClock::new(Instant::now(), Epoch(0), Duration::from_millis(10));
-    context.step_epochs(worker, &clock, |epoch| {
-        input.send(epoch.0);
-        input.advance_to(epoch.0);
-        false
-    });
+    for round in (0..).take_while(|_| !context.leaving()) {
+        input.send(round);
+        input.advance_to(round);
+        context.step_or_park(worker, Duration::from_millis(10));
+    }
     Ok(())
 }
 
@@ -151,7 +150,7 @@ fn a_panic_of_one_worker_is_the_cause_while_another_one_is_blocked() {
     drop(hold);
 }
 
-#[test] // P2
+#[test] // fault P2
 fn a_panic_in_an_operator_is_the_first_cause_on_every_process() {
     let addresses = free_addresses(3);
     let members: Vec<Member> =
@@ -164,13 +163,12 @@ fn a_panic_in_an_operator_is_the_first_cause_on_every_process() {
                 assert!(*n != 500 || here != WorkerIndex(2), "record 500 is poison");
             });
         });
-        let clock = EpochClock::new(Instant::now(), Epoch(0), Duration::from_millis(5));
-        context.step_epochs(worker, &clock, |epoch| {
+        for round in (0..).take_while(|_| !context.leaving()) {
             // Key 500 belongs to worker 2 of 6: 500 mod 6.
             input.send(500);
-            input.advance_to(epoch.0);
-            false
-        });
+            input.advance_to(round);
+            context.step_or_park(worker, Duration::from_millis(5));
+        }
         Ok(())
     });
     for (process, outcome) in outcomes.iter().enumerate() {
@@ -182,7 +180,7 @@ fn a_panic_in_an_operator_is_the_first_cause_on_every_process() {
     }
 }
 
-#[test] // P1
+#[test] // fault P1
 fn a_fault_of_a_record_ends_every_process_with_its_exit_code() {
     let addresses = free_addresses(2);
     let members = [0, 1].map(|index| Member::new(index, &addresses));

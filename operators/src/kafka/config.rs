@@ -331,9 +331,9 @@ mod tests {
         }
     }
 
+    // P10: and the settings of P53 and P33, which have no other meaning here.
     #[test]
     fn all_owned_properties_are_refused_at_once_each_with_its_reason() {
-        // P53, P10, P33
         let problems = consumer(&[
             ("group.protocol", "consumer"),
             ("enable.auto.commit", "true"),
@@ -355,20 +355,21 @@ mod tests {
         assert!(problems[0].contains("fetch.wait.max"));
     }
 
+    // P10 P16 P34
     #[test]
     fn the_runtime_has_the_last_word_on_what_it_owns() {
         let mut config = consumer(&[("enable.auto.commit", "true"), ("fetch.queue.backoff.ms", "3")]);
         config.isolation = IsolationLevel::ReadUncommitted;
         let properties = config.properties("-w3", 4);
         let get = |name: &str| properties[name].as_str();
-        assert_eq!(get("client.id"), "svc-w3"); // P34
+        assert_eq!(get("client.id"), "svc-w3");
         assert_eq!(get("bootstrap.servers"), "b0:9092,b1:9092");
         assert_eq!(get("enable.auto.commit"), "false");
         assert_eq!(get("fetch.queue.backoff.ms"), "3");
         assert_eq!(get("isolation.level"), "read_uncommitted");
         assert_eq!(get("queued.max.messages.kbytes"), "8192");
         assert_eq!(get("auto.offset.reset"), "error");
-        assert_eq!(consumer(&[]).properties("", 1)["isolation.level"], "read_committed"); // P16
+        assert_eq!(consumer(&[]).properties("", 1)["isolation.level"], "read_committed");
     }
 
     #[test]

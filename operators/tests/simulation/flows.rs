@@ -20,7 +20,7 @@ use tidegate_operators::record::{OnError, filter, key_by, map, try_flat_map};
 use tidegate_operators::sink::sink;
 use tidegate_operators::source::{SourceSettings, source};
 use tidegate_operators::stateful_map::stateful_map;
-use tidegate_operators::steps::{StepSpec, StepTable};
+use tidegate_operators::steps::{FlowSteps, StepSpec};
 use tidegate_operators::window::{Session, Sliding, Tumbling, WindowSpec, Windowed, count, sum, window};
 use tidegate_recovery::{EventTime, NextOffset, StepId, TopicPartition};
 
@@ -139,7 +139,7 @@ fn text_of(record: &Record) -> String {
 }
 
 impl Flow {
-    pub(crate) fn steps(self) -> StepTable {
+    pub(crate) fn steps(self) -> FlowSteps {
         let stateless = |name: &str| StepSpec::stateless(step(name), name);
         let stateful = |name: &str| StepSpec::stateful(step(name), name, 1);
         let mut steps = vec![stateless("source"), stateless("sink"), stateless("to-record")];
@@ -156,7 +156,7 @@ impl Flow {
             Flow::Totals => vec![stateless("key"), stateful("total")],
             Flow::Batches => vec![stateless("key"), stateful("batch")],
         });
-        StepTable::new(steps).expect("no name twice")
+        FlowSteps::new(steps).expect("no name twice")
     }
 
     /// What goes in.

@@ -21,11 +21,11 @@ use tidegate_operators::fault::Faults;
 use tidegate_operators::inputs::InputTable;
 use tidegate_operators::limits::{Limits, SinkLoad};
 use tidegate_operators::memory::{MemoryBroker, MemoryOutput};
-use tidegate_operators::process::{DeliveryGuarantee, ProcessContext, Sabotage, StopRequest};
+use tidegate_operators::process::{DeliveryGuarantee, ProcessContext, Sabotage};
 use tidegate_operators::status::StatusBoard;
 use tidegate_operators::time::Time;
 use tidegate_recovery::{
-    Assignment, CommitTracker, Epoch, EpochSchedule, Generation, ProcessIndex, TopicPartition,
+    Assignment, CommitTracker, Epoch, EpochSchedule, Generation, ProcessIndex, StopRequest, TopicPartition,
     TrackerSettings, WorkerIndex,
 };
 
@@ -514,7 +514,7 @@ impl World {
             self.calm();
             self.outcome.stops += 1;
             let process = self.random.random_range(0..cluster.processes.len());
-            cluster.processes[process].stop.ask();
+            cluster.processes[process].stop.request();
             let trouble = std::mem::take(&mut self.plan.trouble);
             let stopped = self.run_to_the_end(cluster);
             self.plan.trouble = trouble;

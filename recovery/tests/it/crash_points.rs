@@ -77,9 +77,9 @@ fn check(storage: FaultyStorage, released: &[(TopicPartition, NextOffset)], what
     }
 }
 
+// S1 S3 S10: behaviour 3
 #[test]
 fn a_power_cut_at_any_operation_resumes_in_a_state_that_fits_its_own_offsets() {
-    // S1, S3, S10; behaviour 3
     let whole = FaultyStorage::new();
     let released = run(&whole);
     let operations = whole.operations();

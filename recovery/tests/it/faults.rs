@@ -40,9 +40,9 @@ fn newest(disk: &FaultyStorage, folder: &str) -> String {
     ours.max().expect("there is a file").clone()
 }
 
+// S2
 #[test]
 fn every_flipped_byte_of_a_store_is_named_with_file_and_offset_and_never_gives_wrong_state() {
-    // S2
     let disk = FaultyStorage::new();
     drop(filled(&disk, 1, 6));
     let disk = disk.crash(Crash::KeepAll);
@@ -81,9 +81,9 @@ fn every_flipped_byte_of_a_store_is_named_with_file_and_offset_and_never_gives_w
     assert!(refused > 1000);
 }
 
+// S2 S3
 #[test]
 fn every_truncation_of_a_needed_file_is_refused_by_name() {
-    // S2, S3
     let disk = FaultyStorage::new();
     drop(filled(&disk, 1, 3));
     let disk = disk.crash(Crash::KeepAll);
@@ -99,9 +99,9 @@ fn every_truncation_of_a_needed_file_is_refused_by_name() {
     }
 }
 
+// S3
 #[test]
 fn a_torn_record_under_its_temporary_name_was_never_published_and_is_ignored() {
-    // S3
     let disk = FaultyStorage::new();
     drop(filled(&disk, 1, 3));
     let disk = disk.crash(Crash::KeepAll);
@@ -115,9 +115,9 @@ fn a_torn_record_under_its_temporary_name_was_never_published_and_is_ignored() {
     assert!(!disk.files().contains_key(&torn), "retention takes it away later");
 }
 
+// S4
 #[test]
 fn a_missing_segment_is_named_and_says_how_to_go_on() {
-    // S4
     let disk = FaultyStorage::new();
     drop(filled(&disk, 1, 4));
     let disk = disk.crash(Crash::KeepAll);
@@ -129,9 +129,9 @@ fn a_missing_segment_is_named_and_says_how_to_go_on() {
     assert_eq!(error.class().exit_code(), 65);
 }
 
+// S2
 #[test]
 fn a_start_falls_back_only_when_it_is_told_to_and_the_damaged_number_is_used_again() {
-    // S2
     for damaged in ["commits/", "segments/"] {
         let disk = FaultyStorage::new();
         drop(filled(&disk, 1, 4));
@@ -161,9 +161,9 @@ fn a_start_falls_back_only_when_it_is_told_to_and_the_damaged_number_is_used_aga
     }
 }
 
+// S4
 #[test]
 fn a_folder_that_cannot_be_written_is_named_with_what_to_do() {
-    // S4
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("not-a-folder");
     std::fs::write(&file, b"").expect("a file");
@@ -182,9 +182,9 @@ fn a_folder_that_cannot_be_written_is_named_with_what_to_do() {
     assert!(error.to_string().contains("needs to read and write there"), "{error}");
 }
 
+// S5
 #[test]
 fn a_full_disk_is_tried_again_and_then_ends_with_74_without_half_a_record() {
-    // S5
     let disk = FaultyStorage::new();
     let mut cluster = filled(&disk, 1, 2);
     let free = std::sync::atomic::AtomicU32::new(3);
@@ -213,9 +213,9 @@ fn a_full_disk_is_tried_again_and_then_ends_with_74_without_half_a_record() {
     assert_eq!(newest(&disk, "commits/"), before);
 }
 
+// S6
 #[test]
 fn a_failed_sync_is_never_tried_again() {
-    // S6
     for part in ["segments/", "commits/"] {
         let disk = FaultyStorage::new();
         let mut cluster = filled(&disk, 1, 2);
@@ -239,9 +239,9 @@ fn a_failed_sync_is_never_tried_again() {
     }
 }
 
+// S8
 #[test]
 fn foreign_files_are_ignored_and_never_deleted() {
-    // S8
     let disk = FaultyStorage::new();
     drop(filled(&disk, 1, 2));
     let disk = disk.crash(Crash::KeepAll);
@@ -271,9 +271,9 @@ fn foreign_files_are_ignored_and_never_deleted() {
     }
 }
 
+// S12 L57
 #[test]
 fn the_store_of_another_flow_is_refused_with_both_names() {
-    // S12, L57
     let disk = FaultyStorage::new();
     drop(filled(&disk, 1, 1));
     let other = OpenOptions { flow: "returns".to_owned(), ..options(2, 1, 1) };
@@ -283,9 +283,9 @@ fn the_store_of_another_flow_is_refused_with_both_names() {
     assert_eq!(error.class().exit_code(), 78);
 }
 
+// S12
 #[test]
 fn changed_and_removed_steps_are_refused_with_the_difference_and_new_ones_start_empty() {
-    // S12
     let disk = FaultyStorage::new();
     drop(filled(&disk, 1, 2));
     let with = |steps| OpenOptions { steps: table(steps), ..options(2, 1, 1) };
@@ -331,9 +331,9 @@ fn changed_and_removed_steps_are_refused_with_the_difference_and_new_ones_start_
     assert_eq!(keys, expected, "numbers changed, rows followed their names, the old ones are gone");
 }
 
+// S13
 #[test]
 fn state_of_a_newer_version_of_a_step_is_refused_and_older_rows_come_apart() {
-    // S13
     let disk = FaultyStorage::new();
     let shape = |version| {
         let mut shape = StepShape::new("per-minute", "window");
@@ -359,9 +359,9 @@ fn state_of_a_newer_version_of_a_step_is_refused_and_older_rows_come_apart() {
     assert_eq!(versions, [(1, 1), (2, 1)]);
 }
 
+// S13
 #[test]
 fn a_newer_format_is_refused_with_both_versions() {
-    // S13
     let disk = FaultyStorage::new();
     drop(filled(&disk, 1, 1));
     let name = newest(&disk, "commits/");
@@ -375,9 +375,9 @@ fn a_newer_format_is_refused_with_both_versions() {
     assert!(error.to_string().contains("version 9") && error.to_string().contains("up to 1"), "{error}");
 }
 
+// S4
 #[test]
 fn a_store_without_its_first_file_is_damaged_not_empty() {
-    // S4
     let disk = FaultyStorage::new();
     drop(filled(&disk, 1, 1));
     disk.take_away("STORE");

@@ -45,9 +45,9 @@ fn plant(disk: &FaultyStorage, folder: &Path, prefix: &str) {
     }
 }
 
+// S13
 #[test]
 fn a_store_of_version_1_is_read_and_goes_on() {
-    // S13
     if std::env::var_os("TIDEGATE_BLESS").is_some() && !folder().exists() {
         bless();
     }

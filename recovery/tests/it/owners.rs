@@ -13,9 +13,9 @@ fn storage(disk: &FaultyStorage) -> Arc<dyn Storage> {
     Arc::new(disk.clone())
 }
 
+// L46 C3
 #[test]
 fn a_second_cluster_on_the_same_store_is_refused_with_both_sides_named() {
-    // L46, C3
     for on_disk in [false, true] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let place: Arc<dyn Storage> = if on_disk {
@@ -41,9 +41,9 @@ fn a_second_cluster_on_the_same_store_is_refused_with_both_sides_named() {
     }
 }
 
+// fault E7 C2
 #[test]
 fn a_frozen_holder_is_dead_after_two_peer_timeouts_and_finds_its_lease_lost() {
-    // E7, C2
     let disk = FaultyStorage::new();
     let frozen = Cluster::start(&storage(&disk), &options(1, 1, 1)).expect("an empty store");
     let started = Instant::now();
@@ -167,9 +167,9 @@ fn thawed_too_late(kind: OperationKind, part: &'static str) {
     assert_eq!(counts_of(&third), rows);
 }
 
+// fault E7: behaviour 12
 #[test]
 fn a_writer_frozen_between_its_look_at_the_lease_and_its_record_is_fenced() {
-    // E7; behaviour 12
     thawed_too_late(OperationKind::Link, "commits/");
 }
 

@@ -24,9 +24,9 @@ fn some_commits(cluster: &mut Cluster, commits: u32) {
     }
 }
 
+// S10
 #[test]
 fn rows_and_offsets_come_back_on_any_number_of_workers_and_processes() {
-    // S10
     let directory = tempfile::tempdir().expect("a temporary folder");
     let stores: [Arc<dyn Storage>; 2] =
         [Arc::new(FaultyStorage::new()), Arc::new(LocalDirectory::new(directory.path().join("store")))];

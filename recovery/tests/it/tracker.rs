@@ -56,9 +56,9 @@ fn an_offset_is_due_only_when_every_epoch_up_to_its_own_is_complete() {
     assert_eq!(tracker.due(&owned, now), [(p(0), next(30))]);
 }
 
+// L55
 #[test]
 fn commits_below_the_floor_are_suppressed_and_at_the_floor_nothing_is_new() {
-    // L55
     let now = Instant::now();
     let tracker = begun(&[(0, Some(50), Some(100))], now);
     for (epoch, offset) in [(1, 60), (2, 99), (3, 100)] {
@@ -72,9 +72,9 @@ fn commits_below_the_floor_are_suppressed_and_at_the_floor_nothing_is_new() {
     assert_eq!(tracker.due(&[p(0)], now), [(p(0), next(101))]);
 }
 
+// L56
 #[test]
 fn a_resume_state_behind_the_group_is_said_once_per_partition_with_both_offsets_and_the_distance() {
-    // L56
     let stale = CommitTracker::new(SETTINGS).begin(
         &assigned(&[
             (0, Some(50), Some(100)),
@@ -95,9 +95,9 @@ fn a_resume_state_behind_the_group_is_said_once_per_partition_with_both_offsets_
     );
 }
 
+// L30 L31
 #[test]
 fn a_failed_commit_is_due_again_after_a_backoff_without_new_input() {
-    // L30, L31
     let start = Instant::now();
     let tracker = begun(&[(0, None, None)], start);
     tracker.mark(&p(0), Epoch(1), next(10));
@@ -118,9 +118,9 @@ fn a_failed_commit_is_due_again_after_a_backoff_without_new_input() {
     assert_eq!(tracker.status()[0].committed, Some(next(10)));
 }
 
+// L39
 #[test]
 fn an_idle_partition_is_committed_again_every_keepalive() {
-    // L39
     let start = Instant::now();
     let tracker = begun(&[(0, Some(5), Some(5)), (1, None, None)], start);
     let almost = start + SETTINGS.keepalive - Duration::from_millis(1);
@@ -132,9 +132,9 @@ fn an_idle_partition_is_committed_again_every_keepalive() {
     assert_eq!(tracker.due(&[p(0)], start + SETTINGS.keepalive * 2), [(p(0), next(5))]);
 }
 
+// L55
 #[test]
 fn a_group_that_was_moved_back_is_put_right_at_once() {
-    // L55
     let now = Instant::now();
     let tracker = begun(&[(0, None, Some(10))], now);
     tracker.mark(&p(0), Epoch(1), next(20));
@@ -202,7 +202,7 @@ enum Op {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
-    /// The model is a plain list of what was marked.
+    // L32: the model is a plain list of what was marked.
     #[test]
     fn commits_rise_never_pass_what_is_complete_and_catch_up(ops in prop::collection::vec(prop_oneof![
         (0..3_i32, 0..5_i64).prop_map(|(partition, by)| Op::Mark { partition, by }),

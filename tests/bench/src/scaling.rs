@@ -25,7 +25,7 @@ use tidegate_operators::source::{
     CommitOutcome, PollBudget, SourceBatch, SourceReader, SourceSettings, source,
 };
 use tidegate_operators::stateful_map::{STATEFUL_MAP_STATE_VERSION, stateful_map};
-use tidegate_operators::steps::{StepSpec, StepTable};
+use tidegate_operators::steps::{FlowSteps, StepSpec};
 use tidegate_operators::time::Time;
 use tidegate_recovery::{Epoch, EpochSchedule, EventTime, NextOffset, StepId, TopicPartition, WorkerIndex};
 
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &ScalingArgs) -> Result<()> {
     let partitions = (0..PARTITIONS).map(|partition| TopicPartition::new("memory", partition));
     let inputs = InputTable::deal(partitions, args.workers);
     let [read, group, count] = ["read", "group", "count"].map(StepId::new);
-    let steps = StepTable::new([
+    let steps = FlowSteps::new([
         StepSpec::stateless(read.clone(), "source"),
         StepSpec::stateless(group.clone(), "key_by"),
         StepSpec::stateful(count.clone(), "stateful_map", u16::from(STATEFUL_MAP_STATE_VERSION)),

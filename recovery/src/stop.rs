@@ -2,17 +2,19 @@
 //!
 //! Asking is all that happens here. Which epoch is the last is agreed on by the dataflow, on all processes.
 
-use crate::supervisor::lock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Waker = Box<dyn Fn() + Send + Sync>;
 
-/// A shared request to stop. It is set once and never taken back.
+/// A shared request to stop; clones are the same request. It is made once and never taken back.
 #[derive(Clone, Default)]
-pub struct StopRequest {
-    flag: Arc<AtomicBool>,
-    wakers: Arc<Mutex<Vec<Waker>>>,
+pub struct StopRequest(Arc<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    requested: AtomicBool,
+    wakers: Mutex<Vec<Waker>>,
 }
 
 impl StopRequest {
@@ -22,10 +24,10 @@ impl StopRequest {
     }
 
     /// Asks for the stop and wakes whoever waits for it. Not for use inside a signal handler proper (it takes
-    /// a lock): call it from a thread that reads signals, or register [`StopRequest::flag`].
+    /// a lock): call it from a thread that reads signals.
     pub fn request(&self) {
-        if !self.flag.swap(true, Ordering::AcqRel) {
-            for waker in lock(&self.wakers).iter() {
+        if !self.0.requested.swap(true, Ordering::AcqRel) {
+            for waker in self.wakers().iter() {
                 waker();
             }
         }
@@ -33,12 +35,12 @@ impl StopRequest {
 
     /// Whether a stop was asked for.
     pub fn requested(&self) -> bool {
-        self.flag.load(Ordering::Acquire)
+        self.0.requested.load(Ordering::Acquire)
     }
 
     /// Calls `waker` when a stop is asked for; at once if it was already.
     pub fn on_request(&self, waker: impl Fn() + Send + Sync + 'static) {
-        let mut wakers = lock(&self.wakers);
+        let mut wakers = self.wakers();
         if self.requested() {
             waker();
         } else {
@@ -46,9 +48,9 @@ impl StopRequest {
         }
     }
 
-    /// The flag itself, which a signal handler may set; nobody is woken then.
-    pub fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.flag)
+    /// Also after a waker panicked: a stop goes on when others fail.
+    fn wakers(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.0.wakers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
