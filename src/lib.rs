@@ -45,6 +45,8 @@
 //! - [`cli`] is the command line, [`check`] the command that explains a configuration, `src/command.rs` what the others do.
 //! - `tidegate-operators`, `tidegate-cluster` and `tidegate-recovery` are the three parts beneath.
 
+#[cfg(feature = "mimalloc")]
+mod allocator;
 mod causes;
 pub mod check;
 pub mod cli;

@@ -123,6 +123,7 @@ impl RowBuffer {
 }
 
 /// Decodes the first row of `bytes` and returns what follows it; `None` when the bytes are no row.
+#[inline]
 pub fn decode_row(bytes: &[u8]) -> Option<(RowRef<'_>, &[u8])> {
     let (head, mut rest) = bytes.split_at_checked(5)?;
     let step = StepNumber(u16::from_le_bytes([head[1], head[2]]));
@@ -156,7 +157,16 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
+#[inline]
 fn take_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    // Nearly every length is below 128.
+    match bytes.split_first()? {
+        (&short, tail) if short < 0x80 => Some((u64::from(short), tail)),
+        _ => take_long_varint(bytes),
+    }
+}
+
+fn take_long_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
     for (index, byte) in bytes.iter().take(10).enumerate() {
         value |= u64::from(byte & 0x7f).checked_shl(7 * index as u32)?;

@@ -37,8 +37,9 @@ const REWRITE_PART: u64 = 1024;
 const BACKGROUND_BYTES_MIN: usize = 1024 * 1024;
 /// Memory of up to this many bytes is kept from one segment to the next.
 const ROOM_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Rows whose places in the index are fetched together.
-const BATCH: usize = 32;
+/// Rows that are put in the order of their places in the index together.
+const CHUNK_ROWS: usize = 1 << CHUNK_BITS;
+const CHUNK_BITS: u32 = 15;
 
 /// Limits of a [`ProcessStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -272,23 +273,29 @@ impl ProcessStore {
     }
 
     /// Takes changed rows into the index and the new segment.
+    ///
+    /// A chunk of them is taken in the order of their places in the index, and so they lie in the segment: an index of
+    /// many keys does not fit into the processor's caches, and a walk through it in its own order, now and when the rows are
+    /// written again, waits for memory once per page instead of once per row. Rows of one key keep their order.
     fn apply(&mut self, buffer: &RowBuffer, staged: &mut Staged) -> Result<(), StoreError> {
         let mut rest = buffer.as_bytes();
-        let mut batch = Vec::with_capacity(BATCH);
+        let mut order = Vec::new();
+        let mut rows = Vec::new();
         while !rest.is_empty() {
-            batch.clear();
-            // The places of a batch's keys are fetched together: one after the other each would wait for memory.
-            while batch.len() < BATCH && !rest.is_empty() {
+            order.clear();
+            rows.clear();
+            while rows.len() < CHUNK_ROWS && !rest.is_empty() {
                 let Some((row, tail)) = decode_row(rest) else {
                     return Err(StoreError::Internal("a buffer of rows holds something else".to_owned()));
                 };
-                let bytes = &rest[..rest.len() - tail.len()];
-                rest = tail;
                 let id = self.live.id(row.step, row.key);
-                self.live.fetch(id);
-                batch.push((row, bytes, id));
+                order.push((self.live.place(id) << CHUNK_BITS) | rows.len() as u64);
+                rows.push((id, row, &rest[..rest.len() - tail.len()]));
+                rest = tail;
             }
-            for (row, bytes, id) in &batch {
+            order.sort_unstable();
+            for at in &order {
+                let (id, row, bytes) = &rows[(*at & (CHUNK_ROWS as u64 - 1)) as usize];
                 self.apply_row(row, bytes, *id, staged)?;
             }
         }

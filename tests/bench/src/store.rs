@@ -9,12 +9,13 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use tidegate_harness::Scratch;
 use tidegate_recovery::rows::{RowChange, RowRef};
 use tidegate_recovery::{
-    ClusterShape, Epoch, FlowFingerprint, KeyHash, LocalDirectory, OpenOptions, Opened, ProcessIndex,
+    ClusterShape, Epoch, FlowFingerprint, KeyHash, LocalDirectory, OpenOptions, Opened, Part, ProcessIndex,
     ProcessOptions, ProcessStore, RecoveryStore, RowBuffer, RowRoute, RunId, Slot, StepNumber, StepShape,
     StepTable,
 };
@@ -33,6 +34,8 @@ const KEYS: u64 = 1_000_000;
 const ROWS: u64 = 100_000;
 /// Commits of a run.
 const COMMITS: u64 = 30;
+/// Commits whose parts are written and whose records are not, at most: the product's limit.
+const IN_FLIGHT: usize = 4;
 /// A task that takes longer is stuck.
 const DEADLINE: Duration = Duration::from_secs(300);
 
@@ -112,13 +115,12 @@ fn timed(task: &str, folder: &Scratch) -> Result<f64> {
     printed.trim().parse().map_err(|_| Error::system(format!("read the seconds of {task}"), printed))
 }
 
+/// As the product does it: one thread writes parts, another publishes records and deletes what nobody needs.
 fn commits(args: &StoreArgs) -> Result<f64> {
     let changes: Vec<RowBuffer> = (0..COMMITS).map(|commit| changed(commit, |n| mix(n) % KEYS)).collect();
-    let (mut opened, mut store) = open(args)?;
+    let (opened, store) = open(args)?;
     let started = Instant::now();
-    for (commit, rows) in changes.iter().enumerate() {
-        publish(&mut opened, &mut store, commit, rows)?;
-    }
+    publish_all(opened, store, &changes)?;
     Ok(started.elapsed().as_secs_f64())
 }
 
@@ -136,12 +138,10 @@ fn sequential(args: &StoreArgs) -> Result<f64> {
 }
 
 fn fill(args: &StoreArgs) -> Result<f64> {
-    let (mut opened, mut store) = open(args)?;
+    let changes: Vec<RowBuffer> = (0..KEYS / ROWS).map(|commit| changed(commit, |n| n)).collect();
+    let (opened, store) = open(args)?;
     let started = Instant::now();
-    for commit in 0..KEYS / ROWS {
-        let at = usize::try_from(commit).map_err(|e| Error::system("number a commit", e))?;
-        publish(&mut opened, &mut store, at, &changed(commit, |n| n))?;
-    }
+    publish_all(opened, store, &changes)?;
     Ok(started.elapsed().as_secs_f64())
 }
 
@@ -192,14 +192,28 @@ fn open(args: &StoreArgs) -> Result<(Opened, ProcessStore)> {
     Ok((opened, process))
 }
 
-fn publish(opened: &mut Opened, store: &mut ProcessStore, commit: usize, rows: &RowBuffer) -> Result<()> {
-    let epoch = Epoch(opened.resume.epoch.0 + 10 * (commit as u64 + 1));
-    let part = store
-        .write_part(epoch, std::slice::from_ref(rows), Vec::new())
-        .map_err(|e| Error::system("write a part", e))?;
-    let parts: Vec<_> = part.into_iter().collect();
-    opened.publisher.publish(epoch, &parts).map_err(|e| Error::system("publish a commit", e))?;
-    opened.publisher.retain().map_err(|e| Error::system("delete what nobody needs", e))
+fn publish_all(mut opened: Opened, mut store: ProcessStore, commits: &[RowBuffer]) -> Result<()> {
+    let first = opened.resume.epoch.0;
+    let (parts, to_publish) = sync_channel::<(Epoch, Vec<Part>)>(IN_FLIGHT);
+    std::thread::scope(|scope| {
+        let publisher = scope.spawn(move || -> Result<()> {
+            for (epoch, parts) in to_publish {
+                opened.publisher.publish(epoch, &parts).map_err(|e| Error::system("publish a commit", e))?;
+                opened.publisher.retain().map_err(|e| Error::system("delete what nobody needs", e))?;
+            }
+            Ok(())
+        });
+        for (epoch, rows) in (1..).map(|commit| Epoch(first + 10 * commit)).zip(commits) {
+            let part = store
+                .write_part(epoch, std::slice::from_ref(rows), Vec::new())
+                .map_err(|e| Error::system("write a part", e))?;
+            if parts.send((epoch, part.into_iter().collect())).is_err() {
+                break; // The publisher ended, and says below why.
+            }
+        }
+        drop(parts);
+        publisher.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// The rows of one commit; `key` says which key the n-th change is of.
