@@ -11,6 +11,5 @@ mod faults;
 mod golden;
 mod input;
 mod owners;
-mod pace;
 mod round_trip;
 mod tracker;

@@ -87,7 +87,7 @@ fn flow_file(name: &str) -> PathBuf {
 }
 
 /// A program of the workspace: it lies beside this one.
-fn beside(name: &str) -> Result<PathBuf> {
+pub(crate) fn beside(name: &str) -> Result<PathBuf> {
     let own = std::env::current_exe().map_err(|e| Error::system("find this binary", e))?;
     let path = own.with_file_name(name);
     if path.is_file() {

@@ -46,10 +46,6 @@ enum Subcommands {
     Run(RunArgs),
     /// Runs one raw loop over a topic: what `run` starts.
     Loop(loops::LoopArgs),
-    /// Runs one task over a recovery store: what `run` starts.
-    Store(store::StoreArgs),
-    /// Runs a count per key over an in-memory source: what `run` starts.
-    Scaling(scaling::ScalingArgs),
     /// Starts a broker with a filled topic and an empty one, prints how to reach them, and ends with its stdin: for
     /// trying and profiling one program.
     Hold(WorkloadArgs),
@@ -90,8 +86,6 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Subcommands::Run(args) => run(&args),
         Subcommands::Loop(args) => loops::run(&args),
-        Subcommands::Store(args) => store::run(&args),
-        Subcommands::Scaling(args) => scaling::run(&args),
         Subcommands::Hold(args) => hold(&args),
     };
     match outcome {
