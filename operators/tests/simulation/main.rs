@@ -86,18 +86,23 @@ fn at_most_once_never_writes_a_record_twice() {
     holds(20, &Plan { store: true, ..plan });
 }
 
-#[test]
-fn the_smallest_limits_slow_a_flow_and_do_not_stop_it() {
-    // E27
+/// The plan with every limit at its smallest, and fewer records: each of them takes long.
+fn at_the_smallest_limits(records: usize, plan: Plan) -> Plan {
     let limits = Limits {
         in_flight_records: 1,
         in_flight_bytes: 1,
         commits_in_flight: 1,
         sink_in_flight_bytes: 1,
         slice_records: 1,
-        ..Plan::new(Flow::Records).limits
+        ..plan.limits
     };
-    holds(20, &Plan { limits, records: 80, generations: 1, ..Plan::new(Flow::Records) });
+    Plan { limits, records, generations: 1, ..plan }
+}
+
+#[test]
+fn the_smallest_limits_slow_a_flow_and_do_not_stop_it() {
+    // E27
+    holds(20, &at_the_smallest_limits(80, Plan::new(Flow::Records)));
 }
 
 fn windows(kind: Kind) -> Plan {
@@ -173,15 +178,7 @@ fn a_partition_far_ahead_waits_for_the_slowest() {
 
 #[test]
 fn the_smallest_limits_do_not_stop_a_window() {
-    let limits = Limits {
-        in_flight_records: 1,
-        in_flight_bytes: 1,
-        commits_in_flight: 1,
-        sink_in_flight_bytes: 1,
-        slice_records: 1,
-        ..windows(SESSION).limits
-    };
-    holds(10, &Plan { limits, records: 60, generations: 1, ..windows(SESSION) });
+    holds(10, &at_the_smallest_limits(60, windows(SESSION)));
 }
 
 fn with(plan: Plan, change: impl FnOnce(&mut Sabotage)) -> Plan {
