@@ -6,7 +6,7 @@ use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use tidegate_recovery::{StepId, TopicPartition};
@@ -117,83 +117,38 @@ impl Default for Metrics {
 impl Metrics {
     /// All figures at zero.
     pub fn new() -> Metrics {
-        let mut metrics = Metrics {
-            registry: Mutex::new(Registry::default()),
-            received: Family::default(),
-            emitted: Family::default(),
-            late: Family::default(),
-            dropped: Family::default(),
-            ahead: Family::default(),
-            refused: Family::default(),
-            records: Family::default(),
-            bytes: Family::default(),
-            position: Family::default(),
-            committed: Family::default(),
-            lag: Family::default(),
-            watermark: Family::default(),
-            commits: Family::default(),
-            commit_failures: Family::default(),
-            in_flight_bytes: Family::default(),
-            in_flight_records: Family::default(),
-            epoch: Family::default(),
-            durable_epoch: Gauge::default(),
-            record_number: Gauge::default(),
-            generation: Gauge::default(),
-        };
-        let mut registry = Registry::with_prefix("tidegate");
-        registry.register("step_received", "Records that came into a step", metrics.received.clone());
-        registry.register("step_emitted", "Records that a step emitted", metrics.emitted.clone());
-        registry.register("step_late", "Records that a step refused as late", metrics.late.clone());
-        registry.register("step_dropped", "Records that a step dropped", metrics.dropped.clone());
-        registry.register(
-            "step_ahead",
-            "Records with an event time too far ahead of the wall clock",
-            metrics.ahead.clone(),
-        );
-        registry.register(
-            "sink_refused",
-            "Records that a destination refused for ever",
-            metrics.refused.clone(),
-        );
-        registry.register("records_read", "Records read from a partition", metrics.records.clone());
-        registry.register_with_unit(
-            "read",
-            "Bytes read from a partition",
-            Unit::Bytes,
-            metrics.bytes.clone(),
-        );
-        registry.register("position", "First offset not yet read", metrics.position.clone());
-        registry.register("committed", "First offset not yet committed", metrics.committed.clone());
-        registry.register("lag", "Records between the committed offset and the log end", metrics.lag.clone());
-        registry.register_with_unit(
-            "watermark",
-            "Watermark of a partition since the Unix epoch",
-            Unit::Seconds,
-            metrics.watermark.clone(),
-        );
-        registry.register("commits", "Offset commits that the broker took", metrics.commits.clone());
-        registry.register("commit_failures", "Offset commits that failed", metrics.commit_failures.clone());
-        registry.register_with_unit(
-            "in_flight",
-            "Bytes read and not yet through the flow",
-            Unit::Bytes,
-            metrics.in_flight_bytes.clone(),
-        );
-        registry.register(
-            "in_flight_records",
-            "Records read and not yet through the flow",
-            metrics.in_flight_records.clone(),
-        );
-        registry.register("epoch", "Epoch hand of a worker", metrics.epoch.clone());
-        registry.register("durable_epoch", "Newest durable epoch", metrics.durable_epoch.clone());
-        registry.register(
-            "record_number",
-            "Number of the newest commit record",
-            metrics.record_number.clone(),
-        );
-        registry.register("generation", "Generation of the cluster", metrics.generation.clone());
-        metrics.registry = Mutex::new(registry);
-        metrics
+        let mut page = Page(Registry::with_prefix("tidegate"));
+        Metrics {
+            received: page.shows("step_received", "Records that came into a step"),
+            emitted: page.shows("step_emitted", "Records that a step emitted"),
+            late: page.shows("step_late", "Records that a step refused as late"),
+            dropped: page.shows("step_dropped", "Records that a step dropped"),
+            ahead: page.shows("step_ahead", "Records with an event time too far ahead of the wall clock"),
+            refused: page.shows("sink_refused", "Records that a destination refused for ever"),
+            records: page.shows("records_read", "Records read from a partition"),
+            bytes: page.shows_in(Unit::Bytes, "read", "Bytes read from a partition"),
+            position: page.shows("position", "First offset not yet read"),
+            committed: page.shows("committed", "First offset not yet committed"),
+            lag: page.shows("lag", "Records between the committed offset and the log end"),
+            watermark: page.shows_in(
+                Unit::Seconds,
+                "watermark",
+                "Watermark of a partition since the Unix epoch",
+            ),
+            commits: page.shows("commits", "Offset commits that the broker took"),
+            commit_failures: page.shows("commit_failures", "Offset commits that failed"),
+            in_flight_bytes: page.shows_in(
+                Unit::Bytes,
+                "in_flight",
+                "Bytes read and not yet through the flow",
+            ),
+            in_flight_records: page.shows("in_flight_records", "Records read and not yet through the flow"),
+            epoch: page.shows("epoch", "Epoch hand of a worker"),
+            durable_epoch: page.shows("durable_epoch", "Newest durable epoch"),
+            record_number: page.shows("record_number", "Number of the newest commit record"),
+            generation: page.shows("generation", "Generation of the cluster"),
+            registry: Mutex::new(page.0),
+        }
     }
 
     /// The counters of a step.
@@ -245,6 +200,25 @@ impl Metrics {
         let mut page = String::new();
         text::encode(&mut page, &registry).expect("writing to a string does not fail");
         page
+    }
+}
+
+/// The page that is being put together.
+struct Page(Registry);
+
+impl Page {
+    /// A figure at zero that the page shows.
+    fn shows<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        let figure = M::default();
+        self.0.register(name, help, figure.clone());
+        figure
+    }
+
+    /// The same with its unit behind its name.
+    fn shows_in<M: Metric + Clone + Default>(&mut self, unit: Unit, name: &str, help: &str) -> M {
+        let figure = M::default();
+        self.0.register_with_unit(name, help, unit, figure.clone());
+        figure
     }
 }
 

@@ -138,6 +138,8 @@ pub struct Sabotage {
     pub connect_event_time: bool,
     /// 2.7: a worker whose partitions are all idle moves its event hand to the maximum.
     pub idle_to_the_maximum: bool,
+    /// 2.7: a hand moves past idle partitions by the last look at them, however old.
+    pub trust_old_looks: bool,
     /// 2.8: a step acts by the event frontier alone, whatever its buffer holds.
     pub ignore_buffer_stamps: bool,
     /// 2.8: after a restart a step acts by the largest watermark of its buckets.

@@ -2,11 +2,13 @@
 //!
 //! ⚑ Idleness never moves a hand to the maximum: a capability cannot come back. A worker whose partitions are all
 //! idle follows the minimum of the others; when all are idle, the largest watermark seen anywhere. A worker that
-//! owns no partition holds nothing and has no hand.
+//! owns no partition holds nothing and has no hand. Before a hand moves past partitions because they are idle, they
+//! are looked at once more ([`Silence`]).
 
+use super::silence::{Look, Silence};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tidegate_recovery::EventTime;
+use tidegate_recovery::{Epoch, EventTime};
 
 /// What a worker says about its partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +46,9 @@ pub struct EventHand {
     step_ms: i64,
     /// What every worker that owns partitions said last.
     reports: BTreeMap<u32, Option<Report>>,
+    /// The newest look of this worker when another one was heard last.
+    heard: u64,
+    silence: Silence,
     hand: EventTime,
 }
 
@@ -51,12 +56,16 @@ impl EventHand {
     /// The hand of `worker`; `owners` are all workers that own partitions of the stream.
     pub fn new(worker: u32, owners: impl IntoIterator<Item = u32>, step_ms: i64) -> EventHand {
         let reports = owners.into_iter().map(|owner| (owner, None)).collect();
-        EventHand { worker, step_ms, reports, hand: EventTime::MIN }
+        EventHand { worker, step_ms, reports, heard: 0, silence: Silence::default(), hand: EventTime::MIN }
     }
 
-    /// A worker reports; its own report comes before its records are forwarded, never after.
-    pub fn hear(&mut self, worker: u32, report: Report) {
+    /// A worker reports, when look `look` is the newest of this one; its own report comes before its records are
+    /// forwarded, never after.
+    pub fn hear(&mut self, worker: u32, report: Report, look: u64) {
         self.reports.insert(worker, Some(report));
+        if worker != self.worker {
+            self.heard = look;
+        }
     }
 
     /// Where the hand stands.
@@ -65,11 +74,15 @@ impl EventHand {
     }
 
     /// Moves the hand as far as the reports allow and returns where it stands. It never goes back and never
-    /// reaches the maximum.
-    pub fn advance(&mut self) -> EventTime {
-        if let Some(may) = self.allowed() {
-            let may = floor_to_step(may.min(EventTime(i64::MAX - 1)), self.step_ms);
-            self.hand = self.hand.max(may);
+    /// reaches the maximum. `idle` are the looks at the partitions that the own report leaves out; records of
+    /// epochs before `open` are in the reports.
+    pub fn advance(&mut self, open: Epoch, idle: impl Iterator<Item = Look> + Clone) -> EventTime {
+        let Some((may, heard)) = self.allowed() else { return self.hand };
+        let may = floor_to_step(may.min(EventTime(i64::MAX - 1)), self.step_ms);
+        if may > self.hand
+            && let Some(to) = self.silence.allows(may, heard, open, idle)
+        {
+            self.hand = self.hand.max(to.min(may));
         }
         self.hand
     }
@@ -87,18 +100,19 @@ impl EventHand {
         slowest
     }
 
-    fn allowed(&self) -> Option<EventTime> {
+    /// How far the reports allow the hand to go, and the newest look when that was heard of.
+    fn allowed(&self) -> Option<(EventTime, u64)> {
         let own = self.reports.get(&self.worker).copied().flatten()?;
-        if own.minimum.is_some() {
-            return own.minimum;
+        if let Some(minimum) = own.minimum {
+            // The source looks at all of its partitions whenever it has read of one: after these records too.
+            return Some((minimum, 0));
         }
         // An owner that has not spoken yet may be far behind: an idle worker waits for it.
         let all: Option<Vec<Report>> = self.reports.values().copied().collect();
         let all = all?;
-        match all.iter().filter_map(|report| report.minimum).min() {
-            Some(minimum) => Some(minimum),
-            None => all.iter().map(|report| report.largest).max(),
-        }
+        let minimum = all.iter().filter_map(|report| report.minimum).min();
+        let largest = || all.iter().map(|report| report.largest).max();
+        Some((minimum.or_else(largest)?, self.heard))
     }
 }
 
@@ -115,18 +129,36 @@ mod tests {
     #[test]
     fn a_worker_whose_partitions_are_idle_follows_the_others_and_never_the_maximum() {
         let mut hand = EventHand::new(0, [0, 1], 1);
-        hand.hear(0, report(Some(50), 50));
-        assert_eq!(hand.advance(), EventTime(50));
-        hand.hear(0, report(None, 50));
+        let mut looks = 0;
+        let mut next = |worker, report| {
+            hand.hear(worker, report, looks);
+            looks += 1;
+            let silent = Look { number: looks, at_end: true, last_read: None };
+            hand.advance(Epoch(1), [silent].into_iter()).0
+        };
+        assert_eq!(next(0, report(Some(50), 50)), 50);
         // Worker 1 has not spoken yet.
-        assert_eq!(hand.advance(), EventTime(50));
-        hand.hear(1, report(Some(70), 90));
-        assert_eq!(hand.advance(), EventTime(70));
-        hand.hear(1, report(None, 120));
-        assert_eq!(hand.advance(), EventTime(120));
+        assert_eq!(next(0, report(None, 50)), 50);
+        assert_eq!(next(1, report(Some(70), 90)), 70);
+        assert_eq!(next(1, report(None, 120)), 120);
         // It comes back late: the hand cannot go back, and is never at the maximum.
-        hand.hear(0, report(Some(60), 60));
-        assert_eq!(hand.advance(), EventTime(120));
+        assert_eq!(next(0, report(Some(60), 60)), 120);
+    }
+
+    #[test]
+    fn a_worker_that_finds_records_after_it_heard_of_a_watermark_does_not_follow_it() {
+        // Simulation, seed 30 of 400: both partitions get records at one moment, and worker 1 reads its own first.
+        let mut hand = EventHand::new(0, [0, 1], 1);
+        let look = |number, at_end, last_read| {
+            [Look { number, at_end, last_read: Some(Epoch(last_read)) }].into_iter()
+        };
+        hand.hear(0, report(None, 50), 4);
+        hand.hear(1, report(Some(900), 900), 4);
+        assert_eq!(hand.advance(Epoch(20), look(4, true, 3)), EventTime::MIN, "it was idle before");
+        assert_eq!(hand.advance(Epoch(20), look(5, false, 20)), EventTime::MIN, "there is more");
+        assert_eq!(hand.advance(Epoch(20), look(6, true, 20)), EventTime::MIN, "on the way to event_time");
+        hand.hear(0, report(Some(800), 800), 6);
+        assert_eq!(hand.advance(Epoch(20), [].into_iter()), EventTime(800));
     }
 
     #[test]
@@ -149,11 +181,11 @@ mod tests {
             let mut before = hand.at();
             for (worker, minimum, largest) in reports {
                 let said = report(minimum, largest.max(minimum.unwrap_or(-500)));
-                hand.hear(worker, said);
+                hand.hear(worker, said, 0);
                 if worker == 0 {
                     own = Some(said);
                 }
-                let now = hand.advance();
+                let now = hand.advance(Epoch(1), [].into_iter());
                 prop_assert!(now >= before && now < EventTime::MAX);
                 if now > before && let Some(Report { minimum: Some(minimum), .. }) = own {
                     prop_assert!(now <= minimum);

@@ -10,9 +10,11 @@
 mod hand;
 mod idle;
 mod operator;
+mod silence;
 mod watermark;
 
 pub use hand::{EventHand, Report};
-pub use idle::{IdleClock, IdleSample};
+pub use idle::IdleClock;
 pub use operator::event_time;
+pub use silence::{Look, Silence};
 pub use watermark::{Ahead, EventTimeSettings, PartitionWatermarks, Verdict};

@@ -6,7 +6,7 @@ use crate::commit::CommitEpochs;
 use crate::context::WorkerContext;
 use crate::element::{Data, Element, PartitionId};
 use crate::event_time::hand::{EventHand, Report};
-use crate::event_time::idle::IdleSample;
+use crate::event_time::silence::Look;
 use crate::event_time::watermark::{EventTimeSettings, PartitionWatermarks, Verdict};
 use crate::fault::Fault;
 use crate::frontier::FrontierHands;
@@ -15,10 +15,11 @@ use crate::record::{ErrorPolicy, OnError, Place};
 use crate::source::SkewGroup;
 use crate::time::{Hands, Time};
 use serde::{Deserialize, Serialize};
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::rc::Rc;
+use std::time::Duration;
 use tidegate_recovery::rows::{RowChange, RowRef, parse_partition_key, partition_key};
 use tidegate_recovery::{Epoch, ErrorClass, EventTime, RowBuffer, RowRoute, StepId, StepNumber, WorkerIndex};
 use timely::container::CapacityContainerBuilder;
@@ -36,6 +37,22 @@ struct Addressed {
     to: u32,
     from: u32,
     report: Report,
+}
+
+/// What the first operator leaves for the second one of its worker.
+#[derive(Default)]
+struct Own {
+    report: Option<Report>,
+    /// The partitions that it leaves out.
+    idle: Vec<PartitionId>,
+}
+
+impl Own {
+    fn set(&mut self, report: Report, idle: impl Iterator<Item = PartitionId>) {
+        self.report = Some(report);
+        self.idle.clear();
+        self.idle.extend(idle);
+    }
 }
 
 type ReportStream<'s> = Stream<'s, Time, Parcel<Addressed>>;
@@ -60,7 +77,7 @@ pub fn event_time<'s, T: Data, E: Display>(
         context.inputs().owned_by(context.worker()).into_iter().filter(ours).collect();
     let owners: Vec<WorkerIndex> =
         context.inputs().iter().filter(|(id, _)| ours(id)).map(|(_, input)| input.owner).collect();
-    let own = Rc::new(Cell::new(None));
+    let own = Rc::new(RefCell::new(Own::default()));
     let group = context.input_desk().group(settings.skew_group);
 
     let (elements, reports) =
@@ -78,7 +95,7 @@ fn read_timestamps<'s, T: Data, E: Display>(
     settings: &EventTimeSettings,
     on_error: OnError,
     owned: Vec<PartitionId>,
-    own: Rc<Cell<Option<Report>>>,
+    own: Rc<RefCell<Own>>,
     mut f: impl FnMut(&Element<T>) -> Result<EventTime, E> + 'static,
 ) -> (ElementStream<'s, T>, ReportStream<'s>) {
     let mut builder = OperatorBuilder::new(format!("event time {step}"), build.scope());
@@ -170,15 +187,15 @@ fn read_timestamps<'s, T: Data, E: Display>(
             let open = FrontierHands::of_input(&frontiers[0], schedule.first).epoch;
             if ticked != Some(open) {
                 ticked = Some(open);
-                state.look_for_idle(&context, now, open);
+                state.look_for_idle(&context, now);
             }
-            for (id, watermark, _) in state.marks.iter() {
+            for (id, watermark) in state.marks.iter() {
                 group.set_watermark(id, watermark);
             }
             // The report goes to the second operator of this worker through a cell, which it reads after it has
             // forwarded everything that was sent before: records first, then the hand.
             let report = state.marks.report();
-            own.set(Some(report));
+            own.borrow_mut().set(report, state.marks.idle());
             let told = report.in_steps(step_ms);
             let news = said.is_none_or(|said: Report| {
                 said.minimum != told.minimum
@@ -277,19 +294,11 @@ impl Timestamps {
     }
 
     /// Once per epoch: who is idle, and what `/status` and `/metrics` show.
-    fn look_for_idle(&mut self, context: &WorkerContext, now: std::time::Duration, open: Option<Epoch>) {
+    fn look_for_idle(&mut self, context: &WorkerContext, now: Duration) {
         let desk = context.input_desk();
-        self.marks.tick(now, open, context.sabotage().idle_with_backlog, |id| {
-            let seen = desk.get(id)?;
-            Some(IdleSample {
-                position: seen.position,
-                log_end: seen.log_end?,
-                last_read: seen.last_read,
-                ended: seen.ended,
-            })
-        });
+        self.marks.tick(now, context.sabotage().idle_with_backlog, |id| desk.get(id));
         let process = context.process();
-        for (id, watermark, _) in self.marks.iter() {
+        for (id, watermark) in self.marks.iter() {
             if watermark == EventTime::MIN || self.shown.insert(id, watermark) == Some(watermark) {
                 continue;
             }
@@ -303,7 +312,7 @@ impl Timestamps {
 
 /// What the second operator needs.
 struct Keeper {
-    own: Rc<Cell<Option<Report>>>,
+    own: Rc<RefCell<Own>>,
     group: Rc<SkewGroup>,
     step: StepId,
     holds: bool,
@@ -343,6 +352,7 @@ fn hold_capabilities<'s, T: Data>(
         let mut hand = EventHand::new(worker, owners, step_ms);
         let mut idle_at_maximum = false;
         move |frontiers| {
+            let desk = context.input_desk();
             // Records first, under the old hand; then the hand moves.
             input.for_each(|capability, batch| {
                 let epoch = capability.stamp().expect_singleton().epoch;
@@ -357,11 +367,12 @@ fn hold_capabilities<'s, T: Data>(
             });
             reports.for_each(|_, reports| {
                 for addressed in reports.drain(..) {
-                    hand.hear(addressed.from, addressed.report);
+                    hand.hear(addressed.from, addressed.report, desk.looks());
                 }
             });
-            if let Some(report) = keeper.own.get() {
-                hand.hear(worker, report);
+            let own = keeper.own.borrow();
+            if let Some(report) = own.report {
+                hand.hear(worker, report, desk.looks());
                 if context.sabotage().idle_to_the_maximum && report.minimum.is_none() {
                     idle_at_maximum = true;
                 }
@@ -370,7 +381,10 @@ fn hold_capabilities<'s, T: Data>(
             let Some(capability) = &mut held else { return };
             match FrontierHands::of_input(&frontiers[0], schedule.first).epoch {
                 Some(epoch) => {
-                    let event = if idle_at_maximum { EventTime::MAX } else { hand.advance() };
+                    let left_out: &[PartitionId] =
+                        if context.sabotage().trust_old_looks { &[] } else { &own.idle };
+                    let looks = left_out.iter().map(|id| look_at(&context, *id));
+                    let event = if idle_at_maximum { EventTime::MAX } else { hand.advance(epoch, looks) };
                     let to = Time::new(epoch, event.max(capability.time().event));
                     if to != *capability.time() {
                         capability.downgrade(&to);
@@ -381,4 +395,15 @@ fn hold_capabilities<'s, T: Data>(
         }
     });
     stream
+}
+
+/// What the last look at an idle partition found.
+fn look_at(context: &WorkerContext, partition: PartitionId) -> Look {
+    let desk = context.input_desk();
+    let seen = desk.get(partition);
+    Look {
+        number: desk.look_at(partition),
+        at_end: context.sabotage().idle_with_backlog || seen.is_some_and(|seen| seen.at_end()),
+        last_read: seen.and_then(|seen| seen.last_read),
+    }
 }

@@ -6,7 +6,8 @@
 
 use crate::element::PartitionId;
 use crate::event_time::hand::Report;
-use crate::event_time::idle::{IdleClock, IdleSample};
+use crate::event_time::idle::IdleClock;
+use crate::source::InputPosition;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,8 +131,13 @@ impl PartitionWatermarks {
     }
 
     /// The watermarks, in the order of the partitions.
-    pub fn iter(&self) -> impl Iterator<Item = (PartitionId, EventTime, bool)> {
-        self.partitions.iter().map(|partition| (partition.id, partition.watermark, partition.idle.is_idle()))
+    pub fn iter(&self) -> impl Iterator<Item = (PartitionId, EventTime)> {
+        self.partitions.iter().map(|partition| (partition.id, partition.watermark))
+    }
+
+    /// The partitions that are idle.
+    pub fn idle(&self) -> impl Iterator<Item = PartitionId> {
+        self.partitions.iter().filter(|partition| partition.idle.is_idle()).map(|partition| partition.id)
     }
 
     /// A record of `id` with this event time was read in `epoch`; the wall clock shows `wall_ms`.
@@ -186,19 +192,17 @@ impl PartitionWatermarks {
         moved
     }
 
-    /// Once per epoch: looks which partitions are idle. `open` is the oldest epoch of which records may still
-    /// arrive.
+    /// Once per epoch: looks which partitions are idle.
     pub fn tick(
         &mut self,
         now: Duration,
-        open: Option<Epoch>,
         with_backlog: bool,
-        look: impl Fn(PartitionId) -> Option<IdleSample>,
+        look: impl Fn(PartitionId) -> Option<InputPosition>,
     ) {
         for partition in &mut self.partitions {
             let seen = look(partition.id);
             partition.ended = seen.is_some_and(|seen| seen.ended);
-            partition.idle.tick(now, seen, open, with_backlog);
+            partition.idle.tick(now, with_backlog || seen.is_some_and(|seen| seen.at_end()));
         }
     }
 

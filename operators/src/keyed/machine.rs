@@ -18,6 +18,7 @@
 //! The machine knows no timely: what it buffers keeps a capability of an opaque type, and what it may still
 //! emit stands in [`Holds`].
 
+use super::buckets::Buckets;
 use super::logic::{Applied, Closing, KeyedLogic, LastEpoch, Outlet, RecordError};
 use super::rows::{KeyedRow, StepRows, read_row};
 use crate::element::{Element, Keyed};
@@ -29,9 +30,7 @@ use crate::record::{OnError, Place};
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use tidegate_recovery::{
-    BUCKETS, Bucket, Epoch, EpochSchedule, EventTime, KeyHash, RestoredRows, RowBuffer, StepId,
-};
+use tidegate_recovery::{Bucket, Epoch, EpochSchedule, EventTime, KeyHash, RestoredRows, RowBuffer, StepId};
 
 /// What a machine is told when it runs.
 #[derive(Clone, Copy, Debug)]
@@ -129,21 +128,6 @@ pub struct Machine<L: KeyedLogic, C> {
     results: Vec<Element<L::Out>>,
 }
 
-/// The watermarks that the buckets of one worker had acted on when they were restored.
-struct Buckets {
-    worker: usize,
-    peers: usize,
-    restored: Vec<EventTime>,
-    /// What the store has of the watermark that all of them act on by now.
-    stored: EventTime,
-}
-
-impl Buckets {
-    fn owned(&self) -> impl Iterator<Item = Bucket> + use<> {
-        (self.worker as u16..BUCKETS).step_by(self.peers).map(Bucket)
-    }
-}
-
 fn next_record<T>(records: &mut Records<T>) -> Option<Element<Keyed<T>>> {
     loop {
         match records.front_mut()?.next() {
@@ -172,11 +156,11 @@ impl<L: KeyedLogic, C> Machine<L, C> {
         now: Duration,
         sabotage: &Sabotage,
     ) -> Result<Machine<L, C>, Fault> {
-        let mut buckets = vec![EventTime::MIN; usize::from(BUCKETS)];
+        let mut buckets = Buckets::new(worker, peers);
         for row in &restored.rows {
             let read = read_row(row, logic.version()).and_then(|row| match row {
                 KeyedRow::Watermark(bucket, watermark) => {
-                    buckets[usize::from(bucket.0)] = EventTime(watermark);
+                    buckets.restore(bucket, EventTime(watermark));
                     Ok(())
                 }
                 KeyedRow::Key(row) => {
@@ -187,11 +171,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
             read.map_err(|error| error.into_fault(step))?;
         }
         logic.restored(schedule.first, now).map_err(|error| error.into_fault(step))?;
-        let mut buckets = Buckets { worker, peers, restored: buckets, stored: EventTime::MIN };
-        let watermarks = buckets.owned().map(|bucket| buckets.restored[usize::from(bucket.0)]);
-        let acted = if sabotage.largest_watermark { watermarks.max() } else { watermarks.min() };
-        let acted = acted.unwrap_or(EventTime::MIN);
-        buckets.stored = acted;
+        let acted = buckets.start(sabotage.largest_watermark);
         let current = schedule.first;
         let mut machine = Machine {
             logic,
@@ -312,7 +292,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
                 if record.value.key.is_none() {
                     record.value.hash = table_hash(None, bucket);
                 }
-                let floor = self.acted.max(self.buckets.restored[usize::from(bucket.0)]);
+                let floor = self.acted.max(self.buckets.of(bucket));
                 let place = Place::of(&record.meta);
                 self.counts.received += 1;
                 match self.logic.apply(record, floor, &mut outlet) {
@@ -397,7 +377,9 @@ impl<L: KeyedLogic, C> Machine<L, C> {
     fn close_epoch(&mut self, around: &Surroundings<'_>, emit: &mut impl Emit<L::Out, C>) -> bool {
         if self.schedule.is_commit(self.current) {
             self.logic.snapshot(&mut self.rows);
-            self.put_watermarks();
+            if self.logic.acts_on_watermarks() {
+                self.buckets.put(self.acted, &mut self.rows);
+            }
             let rows = self.rows.take();
             if !rows.is_empty() {
                 emit.rows(self.current, rows);
@@ -428,19 +410,6 @@ impl<L: KeyedLogic, C> Machine<L, C> {
         }
         self.current = next;
         true
-    }
-
-    fn put_watermarks(&mut self) {
-        if !self.logic.acts_on_watermarks() || self.acted == self.buckets.stored {
-            return;
-        }
-        for bucket in self.buckets.owned() {
-            // A bucket that had acted further keeps what the store has of it.
-            if self.buckets.restored[usize::from(bucket.0)] < self.acted {
-                self.rows.put_watermark(bucket, self.acted.0);
-            }
-        }
-        self.buckets.stored = self.acted;
     }
 
     /// Moves the hand behind which no result can appear any more.

@@ -5,6 +5,7 @@
 //! is kept as rows ([`StepRows`]) that are emitted at the end of each commit epoch and come back at a restart,
 //! on any number of workers.
 
+mod buckets;
 #[cfg(test)]
 pub(crate) mod hand_driven;
 mod logic;

@@ -1,7 +1,7 @@
 //! What the sources of a worker and its `event_time` steps tell each other about the worker's partitions.
 
 use crate::element::PartitionId;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use tidegate_recovery::{Epoch, EventTime, NextOffset, StepId};
@@ -19,6 +19,14 @@ pub struct InputPosition {
     pub last_read: Option<Epoch>,
     /// The run is bounded, and the partition has reached the end that it had at start.
     pub ended: bool,
+}
+
+impl InputPosition {
+    /// Whether nothing is left to be read; not before the broker has said where the log ends. One that is held at an
+    /// open transaction has more to be read.
+    pub fn at_end(&self) -> bool {
+        self.log_end.is_some_and(|end| self.position >= end)
+    }
 }
 
 /// A group of streams that meet in a window, a join or a merge: their partitions wait for each other.
@@ -57,19 +65,32 @@ impl SkewGroup {
 /// The desk itself.
 #[derive(Default)]
 pub struct InputDesk {
-    positions: RefCell<BTreeMap<PartitionId, InputPosition>>,
+    /// With the number of the look that found it.
+    positions: RefCell<BTreeMap<PartitionId, (InputPosition, u64)>>,
+    looks: Cell<u64>,
     groups: RefCell<BTreeMap<u32, Rc<SkewGroup>>>,
 }
 
 impl InputDesk {
-    /// The source says where a partition stands.
+    /// The source has looked where a partition stands.
     pub fn set(&self, partition: PartitionId, position: InputPosition) {
-        self.positions.borrow_mut().insert(partition, position);
+        self.looks.set(self.looks.get() + 1);
+        self.positions.borrow_mut().insert(partition, (position, self.looks.get()));
     }
 
     /// Where a partition stands.
     pub fn get(&self, partition: PartitionId) -> Option<InputPosition> {
-        self.positions.borrow().get(&partition).copied()
+        self.positions.borrow().get(&partition).map(|(position, _)| *position)
+    }
+
+    /// How many looks there were.
+    pub fn looks(&self) -> u64 {
+        self.looks.get()
+    }
+
+    /// The number of the newest look at a partition; 0 when there was none.
+    pub fn look_at(&self, partition: PartitionId) -> u64 {
+        self.positions.borrow().get(&partition).map_or(0, |(_, look)| *look)
     }
 
     /// A group of streams.
@@ -81,6 +102,35 @@ impl InputDesk {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_open_transaction_and_an_unknown_end_are_not_the_end() {
+        let position = |log_end: Option<i64>| InputPosition {
+            position: NextOffset(10),
+            readable_end: Some(NextOffset(10)),
+            log_end: log_end.map(NextOffset),
+            last_read: None,
+            ended: false,
+        };
+        assert!(position(Some(10)).at_end());
+        assert!(!position(Some(12)).at_end() && !position(None).at_end());
+    }
+
+    #[test]
+    fn looks_are_numbered() {
+        let desk = InputDesk::default();
+        let position = InputPosition {
+            position: NextOffset(0),
+            readable_end: None,
+            log_end: None,
+            last_read: None,
+            ended: false,
+        };
+        assert_eq!((desk.looks(), desk.look_at(PartitionId(3))), (0, 0));
+        desk.set(PartitionId(3), position);
+        desk.set(PartitionId(4), position);
+        assert_eq!((desk.looks(), desk.look_at(PartitionId(3)), desk.look_at(PartitionId(4))), (2, 1, 2));
+    }
 
     #[test]
     fn a_partition_waits_for_the_slowest_that_has_begun() {

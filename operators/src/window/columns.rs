@@ -4,10 +4,9 @@
 //! [`Scalar`] says what the aggregates must know of it.
 
 use super::aggregate::{
-    AggregateError, Aggregator, MeanState, Placed, decode_sum, expect_version, keep_best, keep_placed,
-    mean_of,
+    AggregateError, Aggregator, Placed, decode_sum, expect_version, keep_best, keep_placed,
 };
-use super::number::{ExactSum, Number};
+use super::number::{ExactMean, ExactSum, Number};
 use super::order::{Order, PartitionNames, decode, encode};
 use crate::keyed::StateError;
 use serde::{Serialize, de::DeserializeOwned};
@@ -65,6 +64,11 @@ impl ColumnKind {
             ColumnKind::Last => "last",
         }
     }
+
+    /// Whether its values must be numbers (or null), and can refuse one.
+    fn adds_numbers(self) -> bool {
+        matches!(self, ColumnKind::Sum | ColumnKind::Mean)
+    }
 }
 
 /// One aggregate of a list.
@@ -107,7 +111,7 @@ pub enum ColumnState<V> {
     /// Of a sum.
     Sum(ExactSum),
     /// Of a mean.
-    Mean(MeanState),
+    Mean(ExactMean),
     /// Of `min` and `max`.
     Best(Option<V>),
     /// Of `first` and `last`.
@@ -136,7 +140,7 @@ where
         (self.evaluate)(value, input)?;
         assert_eq!(input.len(), self.columns.len(), "one value per aggregate");
         for (column, value) in self.columns.iter().zip(input.iter()) {
-            if matches!(column.kind, ColumnKind::Sum | ColumnKind::Mean) {
+            if column.kind.adds_numbers() {
                 value.number().map_err(|error| named(column, error))?;
             }
         }
@@ -147,7 +151,7 @@ where
         let start = |column: &Column| match column.kind {
             ColumnKind::Count => ColumnState::Count(0),
             ColumnKind::Sum => ColumnState::Sum(ExactSum::default()),
-            ColumnKind::Mean => ColumnState::Mean(MeanState::default()),
+            ColumnKind::Mean => ColumnState::Mean(ExactMean::default()),
             ColumnKind::Min | ColumnKind::Max => ColumnState::Best(None),
             ColumnKind::First | ColumnKind::Last => ColumnState::Placed(None),
         };
@@ -155,21 +159,21 @@ where
     }
 
     fn can_refuse(&self) -> bool {
-        self.columns.iter().any(|column| matches!(column.kind, ColumnKind::Sum | ColumnKind::Mean))
+        self.columns.iter().any(|column| column.kind.adds_numbers())
     }
 
     fn check(&self, state: &Self::State, input: &Vec<V>) -> Result<(), AggregateError> {
         for ((column, state), value) in self.columns.iter().zip(state).zip(input) {
-            let sum = match state {
-                ColumnState::Sum(sum) => sum,
-                ColumnState::Mean((_, sum)) => sum,
-                _ => continue,
-            };
-            match value.number().map_err(|error| named(column, error))? {
-                Some(Number::Int(_)) if column.kind == ColumnKind::Mean => (),
-                Some(number) => sum.check(number).map_err(|error| named(column, error))?,
-                None => (),
+            if !column.kind.adds_numbers() {
+                continue;
             }
+            let check = |number| match state {
+                ColumnState::Sum(sum) => sum.check(number),
+                ColumnState::Mean(mean) => mean.check(number),
+                _ => unreachable!("only sums and means add numbers: {}", kind_name(state)),
+            };
+            let checked = value.number().and_then(|number| number.map_or(Ok(()), check));
+            checked.map_err(|error| named(column, error))?;
         }
         Ok(())
     }
@@ -184,15 +188,14 @@ where
                         sum.add(number);
                     }
                 }
-                ColumnState::Mean((numbers, sum)) => {
+                ColumnState::Mean(mean) => {
                     if let Some(number) = number() {
-                        *numbers += 1;
-                        sum.add(number);
+                        mean.add(number);
                     }
                 }
                 ColumnState::Best(best) => keep_best(best, value, V::is_null, V::rank, wanted(column.kind)),
                 ColumnState::Placed(placed) => {
-                    keep_placed(placed, value, order, names, wanted(column.kind), |v, out| encode(v, out));
+                    keep_placed(placed, value, order, names, wanted(column.kind));
                 }
             }
         }
@@ -212,16 +215,12 @@ where
                     into.merge(from);
                     into.total().map_err(|error| named(column, error))?;
                 }
-                (ColumnState::Mean(into), ColumnState::Mean(from)) => {
-                    into.0 += from.0;
-                    into.1.merge(&from.1);
-                }
+                (ColumnState::Mean(into), ColumnState::Mean(from)) => into.merge(from),
                 (ColumnState::Best(into), ColumnState::Best(Some(from))) => {
                     keep_best(into, from, V::is_null, V::rank, wanted);
                 }
                 (ColumnState::Placed(into), ColumnState::Placed(Some(from))) => {
-                    let encode_value = |v: &V, out: &mut Vec<u8>| encode(v, out);
-                    keep_placed(into, &from.value, &from.order, names, wanted, encode_value);
+                    keep_placed(into, &from.value, &from.order, names, wanted);
                 }
                 (ColumnState::Best(_), ColumnState::Best(None))
                 | (ColumnState::Placed(_), ColumnState::Placed(None)) => (),
@@ -236,7 +235,7 @@ where
             ColumnState::Count(count) => V::from_number(Number::Int(*count as i64)),
             ColumnState::Sum(sum) => V::from_number(sum.total().expect("every number was checked")),
             ColumnState::Mean(mean) => {
-                mean_of(mean).map_or_else(V::null, |mean| V::from_number(Number::Double(mean)))
+                mean.mean().map_or_else(V::null, |mean| V::from_number(Number::Double(mean)))
             }
             ColumnState::Best(best) => best.clone().unwrap_or_else(V::null),
             ColumnState::Placed(placed) => {
@@ -257,8 +256,7 @@ where
                 ColumnState::Placed(None) => out.push(0),
                 ColumnState::Placed(Some(placed)) => {
                     out.push(1);
-                    names.encode(&placed.order, out);
-                    encode(&placed.value, out);
+                    placed.encode(names, out);
                 }
             }
         }
@@ -275,10 +273,7 @@ where
                 ColumnKind::Min | ColumnKind::Max => ColumnState::Best(decode(bytes)?),
                 ColumnKind::First | ColumnKind::Last => match decode::<bool>(bytes)? {
                     false => ColumnState::Placed(None),
-                    true => {
-                        let order = names.decode(bytes)?;
-                        ColumnState::Placed(Some(Placed { order, value: decode(bytes)? }))
-                    }
+                    true => ColumnState::Placed(Some(Placed::decode(bytes, names)?)),
                 },
             });
         }

@@ -229,6 +229,41 @@ impl ExactSum {
     }
 }
 
+/// An exact mean of integers and doubles.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ExactMean {
+    numbers: u64,
+    sum: ExactSum,
+}
+
+impl ExactMean {
+    /// Whether the sum of the doubles would leave their range. A mean is a double: a sum of integers may be
+    /// larger than one integer.
+    pub fn check(&self, number: Number) -> Result<(), AggregateError> {
+        match number {
+            Number::Int(_) => Ok(()),
+            Number::Double(_) => self.sum.check(number),
+        }
+    }
+
+    /// Adds a number.
+    pub fn add(&mut self, number: Number) {
+        self.numbers += 1;
+        self.sum.add(number);
+    }
+
+    /// Adds all that another mean has.
+    pub fn merge(&mut self, other: &ExactMean) {
+        self.numbers += other.numbers;
+        self.sum.merge(&other.sum);
+    }
+
+    /// The mean; `None` of no numbers.
+    pub fn mean(&self) -> Option<f64> {
+        (self.numbers > 0).then(|| self.sum.as_f64() / self.numbers as f64)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,10 +3,10 @@
 //! All keys of one window share a pane: one table of rows, one arena of key bytes. A record costs a look-up
 //! with the hash it came with, a window that closes costs its rows, and a row costs no allocation of its own.
 
-use super::aggregate::{AggregateError, Aggregator};
+use super::aggregate::{AggregateError, Aggregator, decode_all};
 use super::order::PartitionNames;
 use super::spec::last_start;
-use super::state::{Fired, OpenCursor, WindowRecord, Windowed};
+use super::state::{Fired, OpenCursor, WindowRecord};
 use crate::keyed::rows::{parse_time, time_bytes};
 use crate::keyed::{Applied, Closing, KeyRow, StateError, StepRows};
 use bytes::Bytes;
@@ -244,11 +244,8 @@ impl<S: Clone> Panes<S> {
                 if row.stored {
                     rows.delete(row.hash.bucket(), row.key(keys), &time_bytes(start));
                 }
-                fired.push(Fired {
-                    key: row.shared_key(keys),
-                    hash: row.hash,
-                    windowed: windowed(start, end, aggregate.finish(&row.state)),
-                });
+                let value = aggregate.finish(&row.state);
+                fired.push(Fired::new(row.shared_key(keys), row.hash, (start, end), value));
             }
             self.rows -= slice.len();
             pane.given = slice.end;
@@ -278,11 +275,8 @@ impl<S: Clone> Panes<S> {
             let stop = pane.rows.len().min(begin + left);
             left -= stop - begin;
             for row in &pane.rows[begin..stop] {
-                fired.push(Fired {
-                    key: row.shared_key(&keys),
-                    hash: row.hash,
-                    windowed: windowed(end - self.size, end, aggregate.finish(&row.state)),
-                });
+                let value = aggregate.finish(&row.state);
+                fired.push(Fired::new(row.shared_key(&keys), row.hash, (end - self.size, end), value));
             }
             if stop < pane.rows.len() {
                 return Some(OpenCursor { end, row: stop });
@@ -326,11 +320,7 @@ impl<S: Clone> Panes<S> {
         }
         let end =
             start.checked_add(self.size).ok_or(StateError::Damaged("its window ends beyond all time"))?;
-        let mut bytes = &row.value[..];
-        let state = aggregate.decode(&mut bytes, names)?;
-        if !bytes.is_empty() {
-            return Err(StateError::Damaged("more bytes than the aggregates have"));
-        }
+        let state = decode_all(aggregate, &row.value, names)?;
         let pane = self.panes.entry(end).or_default();
         let probe = Probe::new(hash, row.key.as_deref());
         if pane.find(&probe).is_some() {
@@ -341,8 +331,4 @@ impl<S: Clone> Panes<S> {
         self.rows += 1;
         Ok(())
     }
-}
-
-fn windowed<O>(start: i64, end: i64, value: O) -> Windowed<O> {
-    Windowed { start: EventTime(start), end: EventTime(end), value }
 }

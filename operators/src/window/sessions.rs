@@ -7,10 +7,10 @@
 //! A record costs a look-up. When a session closes is found lazily: each session has one entry in a heap,
 //! with the end that it had when the entry was made; an entry that comes up too early is put back.
 
-use super::aggregate::{AggregateError, Aggregator};
+use super::aggregate::{AggregateError, Aggregator, decode_all};
 use super::order::{PartitionNames, decode, encode};
 use super::spec::{WindowKind, WindowSpec};
-use super::state::{Fired, OpenCursor, WindowRecord, Windowed};
+use super::state::{Fired, OpenCursor, WindowRecord};
 use crate::keyed::rows::{parse_time, time_bytes};
 use crate::keyed::{Applied, Closing, KeyRow, StateError, StepRows};
 use bytes::Bytes;
@@ -290,11 +290,8 @@ impl<S: Clone> Sessions<S> {
             }
             let session = self.remove(handle.place, rows);
             let key = self.keys.at(session.key);
-            fired.push(Fired {
-                key: key.key.clone(),
-                hash: key.hash,
-                windowed: windowed(&session, self.gap, aggregate.finish(&session.state)),
-            });
+            let value = aggregate.finish(&session.state);
+            fired.push(Fired::new(key.key.clone(), key.hash, (session.first, end), value));
             self.forget_key_without_sessions(session.key);
         }
         Closing::Done
@@ -311,11 +308,9 @@ impl<S: Clone> Sessions<S> {
         for (_, session) in &self.sessions.places[from.row..stop] {
             if let Some(session) = session {
                 let key = self.keys.at(session.key);
-                fired.push(Fired {
-                    key: key.key.clone(),
-                    hash: key.hash,
-                    windowed: windowed(session, self.gap, aggregate.finish(&session.state)),
-                });
+                let borders = (session.first, session.last + self.gap);
+                let value = aggregate.finish(&session.state);
+                fired.push(Fired::new(key.key.clone(), key.hash, borders, value));
             }
         }
         (stop < self.sessions.places.len()).then_some(OpenCursor { end: i64::MIN, row: stop })
@@ -356,10 +351,7 @@ impl<S: Clone> Sessions<S> {
         let first = parse_time(&row.sub).ok_or(StateError::Damaged("no first event time in its sub-key"))?;
         let mut bytes = &row.value[..];
         let last: i64 = decode(&mut bytes)?;
-        let state = aggregate.decode(&mut bytes, names)?;
-        if !bytes.is_empty() {
-            return Err(StateError::Damaged("more bytes than the aggregates have"));
-        }
+        let state = decode_all(aggregate, bytes, names)?;
         if last < first || last.checked_add(self.gap).is_none() {
             return Err(StateError::Damaged("its session ends before it begins or beyond all time"));
         }
@@ -373,8 +365,4 @@ impl<S: Clone> Sessions<S> {
         self.insert(key, first, last, state, Some(first));
         Ok(())
     }
-}
-
-fn windowed<S, O>(session: &Session<S>, gap: i64, value: O) -> Windowed<O> {
-    Windowed { start: EventTime(session.first), end: EventTime(session.last + gap), value }
 }

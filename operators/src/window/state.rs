@@ -34,6 +34,12 @@ pub struct Fired<O> {
     pub windowed: Windowed<O>,
 }
 
+impl<O> Fired<O> {
+    pub(super) fn new(key: Option<Bytes>, hash: KeyHash, (start, end): (i64, i64), value: O) -> Fired<O> {
+        Fired { key, hash, windowed: Windowed { start: EventTime(start), end: EventTime(end), value } }
+    }
+}
+
 /// A record on its way into the windows.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowRecord<'a, T> {

@@ -9,6 +9,8 @@
 //! A batch carries the largest event time and timestamp of its records, and the step's event hand waits for
 //! it, so that it is not late downstream.
 
+mod held;
+
 use crate::batch::ElementStream;
 use crate::build::FlowBuild;
 use crate::element::{Data, Element, Keyed};
@@ -19,9 +21,10 @@ use crate::keyed::{
 use crate::record::OnError;
 use crate::steps::StepSpec;
 use bytes::Bytes;
+use held::Held;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 use tidegate_recovery::{Epoch, EventTime, KeyHash, StepId};
 
@@ -90,16 +93,6 @@ struct Restoring<T> {
     key: Option<Bytes>,
     place: u64,
     record: StoredRecord<T>,
-}
-
-/// Without a store: the epochs of what is not acknowledged.
-#[derive(Default)]
-struct Held {
-    records: usize,
-    /// Epoch of the first record of each open batch, and how many batches have it.
-    open: BTreeMap<Epoch, usize>,
-    /// Of what was emitted: emitted in, held since, records.
-    emitted: VecDeque<(Epoch, Epoch, usize)>,
 }
 
 /// A record as the store keeps it, under its place in the batch.
@@ -218,38 +211,6 @@ impl<T: Data> CollectBatch<T> {
     }
 }
 
-impl Held {
-    fn open(&mut self, epoch: Epoch) {
-        *self.open.entry(epoch).or_default() += 1;
-    }
-
-    fn emit(&mut self, since: Epoch, emitted: Epoch, records: usize) {
-        let batches = self.open.get_mut(&since).expect("an open batch holds its epoch");
-        *batches -= 1;
-        if *batches == 0 {
-            self.open.remove(&since);
-        }
-        match self.emitted.back_mut() {
-            Some((last, held, count)) if *last == emitted => {
-                *held = since.min(*held);
-                *count += records;
-            }
-            _ => self.emitted.push_back((emitted, since, records)),
-        }
-    }
-
-    fn oldest(&mut self, released: &dyn Fn(Epoch) -> bool) -> Option<Epoch> {
-        while let Some((emitted, _, records)) = self.emitted.front().copied()
-            && released(emitted)
-        {
-            self.records -= records;
-            self.emitted.pop_front();
-        }
-        let emitted = self.emitted.iter().map(|(_, since, _)| *since);
-        emitted.chain(self.open.keys().next().copied()).min()
-    }
-}
-
 impl<T: Data> KeyedLogic for CollectBatch<T> {
     type In = T;
     type Out = Keyed<Vec<T>>;
@@ -303,7 +264,7 @@ impl<T: Data> KeyedLogic for CollectBatch<T> {
         let volatile = !outlet.rows.kept();
         let (place, new) = self.open((hash, key.as_deref()), meta.event, outlet.epoch, outlet.now);
         if volatile {
-            self.held.records += 1;
+            self.held.record();
             if new {
                 self.held.open(outlet.epoch);
             }
@@ -381,7 +342,7 @@ impl<T: Data> KeyedLogic for CollectBatch<T> {
     }
 
     fn held_records(&self) -> usize {
-        self.held.records
+        self.held.records()
     }
 
     fn cut_early(&mut self) {
