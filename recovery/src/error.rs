@@ -47,6 +47,26 @@ pub enum StoreError {
         /// Who asked.
         own: Box<LeaseHolder>,
     },
+    /// A cluster runs on the store that was to be changed by hand.
+    #[error("the recovery store {store} is in use ({}): stop the flow first", holder_of(.holder))]
+    StillRunning {
+        /// Where the store is.
+        store: String,
+        /// Who holds it, when its lease can be read.
+        holder: Option<Box<LeaseHolder>>,
+    },
+    /// There is no such row of an outbox to decide about.
+    #[error(
+        "nothing can be decided about row {row} of {file}: {what}; `tidegate recovery outbox` lists what waits"
+    )]
+    NoSuchRow {
+        /// The outbox.
+        file: String,
+        /// The row.
+        row: u64,
+        /// Why not.
+        what: String,
+    },
     /// A newer generation took the store over.
     #[error(
         "generation {own} lost the recovery store {store}: {found}; nothing more is released, start again"
@@ -161,7 +181,10 @@ impl StoreError {
             | StoreError::NewerFormat { .. }
             | StoreError::StepsChanged { .. }
             | StoreError::StateVersion { .. } => ErrorClass::Config,
-            StoreError::AlreadyRunning { .. } | StoreError::LeaseLost { .. } => ErrorClass::TryAgain,
+            StoreError::NoSuchRow { .. } => ErrorClass::Usage,
+            StoreError::AlreadyRunning { .. }
+            | StoreError::StillRunning { .. }
+            | StoreError::LeaseLost { .. } => ErrorClass::TryAgain,
             StoreError::Damaged { .. } | StoreError::RowTooLarge { .. } => ErrorClass::Data,
             StoreError::Io { .. } | StoreError::Poisoned { .. } => ErrorClass::StoreIo,
             StoreError::Internal(_) => ErrorClass::Internal,
@@ -172,13 +195,14 @@ impl StoreError {
     pub fn code(&self) -> &'static str {
         match self {
             StoreError::Mismatch { .. } => "STORE_MISMATCH",
-            StoreError::AlreadyRunning { .. } => "CLUSTER_ALREADY_RUNNING",
+            StoreError::AlreadyRunning { .. } | StoreError::StillRunning { .. } => "CLUSTER_ALREADY_RUNNING",
             StoreError::LeaseLost { .. } => "LEASE_LOST",
             StoreError::NotShared { .. } => "STORE_NOT_SHARED",
             StoreError::Damaged { .. } => "STORE_DAMAGED",
             StoreError::NewerFormat { .. } | StoreError::StateVersion { .. } => "STATE_VERSION_UNSUPPORTED",
             StoreError::StepsChanged { .. } => "STATE_MISMATCH",
             StoreError::RowTooLarge { .. }
+            | StoreError::NoSuchRow { .. }
             | StoreError::Io { .. }
             | StoreError::Poisoned { .. }
             | StoreError::Internal(_) => "",
@@ -213,6 +237,10 @@ impl StoreError {
 
 fn lines(differences: &[StepDifference]) -> String {
     differences.iter().map(|difference| format!("\n  {difference}")).collect()
+}
+
+fn holder_of(holder: &Option<Box<LeaseHolder>>) -> String {
+    holder.as_ref().map_or_else(|| "its lease is locked".to_owned(), |holder| holder.to_string())
 }
 
 fn hint_for(error: &io::Error) -> &'static str {

@@ -7,6 +7,7 @@
 //! - [`CommitTracker`] says which offsets may be committed to the consumer group, and when.
 //! - [`RecoveryStore`] is the start of a process on a store, [`ProcessStore`] its part of every commit epoch,
 //!   [`Publisher`] the commit point on process 0, [`Lease`] who is in charge.
+//! - [`outbox`] is the output of exactly-once sinks in the store, until it is published.
 //! - [`storage`] is the disk underneath, and one in memory that forgets what was not synced.
 //!
 //! # What it guarantees
@@ -82,6 +83,7 @@ mod identity;
 mod lease;
 mod live;
 mod names;
+pub mod outbox;
 mod part;
 mod partition;
 mod protocol;
@@ -97,22 +99,24 @@ mod tracker;
 pub use class::ErrorClass;
 pub use dealing::deal;
 pub use error::{Outcome, StoreError};
+pub use format::outbox::Outbox;
 pub use identity::{
     ClusterShape, FlowFingerprint, Generation, ProcessIndex, RecordNumber, RunId, Slot, StepId, StoreId,
     WorkerIndex,
 };
 pub use lease::{Lease, LeaseHolder, LeaseKeeper, LeaseView, Standing};
-pub use part::{Part, SegmentRef};
+pub use outbox::{Decision, OutputBuffer};
+pub use part::{OutboxRef, Part, SegmentRef};
 pub use partition::{NextOffset, TopicPartition};
 pub use routing::{BUCKETS, Bucket, KeyHash};
 pub use rows::{RestoredRow, RestoredRows, RowBuffer, RowRoute, StepNumber};
 pub use steps::{RecordedStep, StepDifference, StepShape, StepTable};
 pub use stop::StopRequest;
 pub use storage::{FaultyStorage, LocalDirectory, Storage};
-pub use store::{Damage, InspectedLease, InspectedRecord, InspectedStep, Inspection, Verification};
 pub use store::{
-    OpenOptions, Opened, ProcessOptions, ProcessStore, Published, Publisher, RecoveryStore, Restoration,
-    RestoredStep, ResumeState, StoreFigures,
+    Claim, OpenOptions, Opened, ProcessOptions, ProcessStore, Published, Publisher, RecoveryStore,
+    Restoration, RestoredStep, ResumeState, StoreFigures,
 };
+pub use store::{Damage, InspectedLease, InspectedRecord, InspectedStep, Inspection, Verification};
 pub use time::{Epoch, EpochSchedule, EventTime};
 pub use tracker::{Assignment, CommitTracker, PartitionCommit, StaleResume, TrackerSettings};

@@ -148,7 +148,7 @@ pub fn decode_row(bytes: &[u8]) -> Option<(RowRef<'_>, &[u8])> {
     Some((RowRef { step, route, key, sub, change }, rest))
 }
 
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -156,7 +156,7 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-fn take_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+pub(crate) fn take_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
     for (index, byte) in bytes.iter().take(10).enumerate() {
         value |= u64::from(byte & 0x7f).checked_shl(7 * index as u32)?;

@@ -5,8 +5,9 @@
 //!
 //! **Assumed.** Creation is exclusive, and a listing shows what was created before it.
 //!
-//! **The steps.** A start creates its lease, durably; reads the highest commit record and nothing else; makes
-//! durable what it read ([`start`]). A process writes and syncs its segment before it reports it ([`part`]). Process 0
+//! **The steps.** A start creates its lease, durably; lets the slots of older generations be fenced; reads the highest commit
+//! record and nothing else; makes durable what it read ([`start`]). A process writes and syncs its segment and its outbox
+//! before it reports them ([`part`]). Process 0
 //! writes a record under a temporary name, syncs it, links it to the next number (which fails if the number is
 //! taken), syncs the folder, and lists: the record counts only if no higher one is there. Only then are effects
 //! released, and only behind that does retention delete ([`publish`]).
@@ -18,6 +19,7 @@
 //! [`crate::Storage`]; the search in this folder performs them on a model, explores all interleavings and crashes, and switches
 //! single rules off to see that each is needed. Production code knows only [`Rules::ALL`].
 
+pub(crate) mod owed;
 pub(crate) mod part;
 pub(crate) mod publish;
 pub(crate) mod start;
@@ -25,7 +27,7 @@ pub(crate) mod start;
 #[cfg(test)]
 mod search;
 
-use crate::names::{Folder, Name, SegmentName};
+use crate::names::{Folder, Name};
 use crate::{Epoch, Generation, RecordNumber};
 
 /// What the protocol needs to know of a commit record.
@@ -34,7 +36,8 @@ pub(crate) struct RecordFacts {
     pub(crate) number: RecordNumber,
     pub(crate) epoch: Epoch,
     pub(crate) generation: Generation,
-    pub(crate) segments: Vec<SegmentName>,
+    /// Every segment and outbox that it names, ascending.
+    pub(crate) files: Vec<Name>,
 }
 
 /// What a machine wants done. Exactly one event answers each action, unless it is marked as the last.
@@ -59,6 +62,9 @@ pub(crate) enum Action {
     /// May a start take the store over from the holder of this lease? [`Event::Done`] if so; the shell ends
     /// the start otherwise.
     TakeOver(Option<Generation>),
+    /// The lease is durable: what older generations may still publish to Kafka can be cut off now. [`Event::Done`]
+    /// goes on to the records.
+    Fence,
     /// The part can be reported. Last.
     Report,
     /// The start goes on from this record. Last.
@@ -109,7 +115,7 @@ pub(crate) enum Event {
 
 /// Which rules hold. Production code knows only [`Rules::ALL`]; the search takes one away at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Rules(u32);
+pub(crate) struct Rules(u64);
 
 /// A rule of the commit protocol; `counterexamples` in the search says what breaks without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -144,20 +150,22 @@ pub(crate) enum Rule {
     RecordDurableFirst,
     /// A start creates its lease exclusively, and durably before it goes on.
     LeaseDurable,
+    /// A record names every outbox whose publication is not known, also of earlier epochs.
+    OwedNamed,
 }
 
 impl Rules {
     /// Every rule holds.
-    pub(crate) const ALL: Rules = Rules(u32::MAX);
+    pub(crate) const ALL: Rules = Rules(u64::MAX);
 
     /// All rules but one.
     #[cfg(test)]
     pub(crate) fn without(rule: Rule) -> Rules {
-        Rules(!(1 << rule as u32))
+        Rules(!(1 << rule as u64))
     }
 
     pub(crate) fn has(self, rule: Rule) -> bool {
-        self.0 & (1 << rule as u32) != 0
+        self.0 & (1 << rule as u64) != 0
     }
 }
 
