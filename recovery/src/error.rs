@@ -4,6 +4,7 @@
 //! is the stable code of the design, and [`StoreError::outcome`] says whether the attempt certainly had no
 //! effect: only then may it be tried again.
 
+use crate::exactly_once::Stop;
 use crate::lease::LeaseHolder;
 use crate::steps::StepDifference;
 use crate::{ErrorClass, Generation};
@@ -67,6 +68,9 @@ pub enum StoreError {
         /// Why not.
         what: String,
     },
+    /// Nothing more may be published.
+    #[error(transparent)]
+    Stopped(#[from] Stop),
     /// A newer generation took the store over.
     #[error(
         "generation {own} lost the recovery store {store}: {found}; nothing more is released, start again"
@@ -182,6 +186,7 @@ impl StoreError {
             | StoreError::StepsChanged { .. }
             | StoreError::StateVersion { .. } => ErrorClass::Config,
             StoreError::NoSuchRow { .. } => ErrorClass::Usage,
+            StoreError::Stopped(stop) => stop.class(),
             StoreError::AlreadyRunning { .. }
             | StoreError::StillRunning { .. }
             | StoreError::LeaseLost { .. } => ErrorClass::TryAgain,
@@ -196,6 +201,7 @@ impl StoreError {
         match self {
             StoreError::Mismatch { .. } => "STORE_MISMATCH",
             StoreError::AlreadyRunning { .. } | StoreError::StillRunning { .. } => "CLUSTER_ALREADY_RUNNING",
+            StoreError::Stopped(stop) => stop.code(),
             StoreError::LeaseLost { .. } => "LEASE_LOST",
             StoreError::NotShared { .. } => "STORE_NOT_SHARED",
             StoreError::Damaged { .. } => "STORE_DAMAGED",

@@ -15,10 +15,13 @@
 //! **Why it converges.** Numbers are dense, so that two writers that forked at record `n` both want `n + 1`: one
 //! creation succeeds. A number that retention freed can be created late, but then the listing shows a higher one.
 //!
+//! What leaves the store for Kafka has a page of its own: [`exactly_once`].
+//!
 //! Each machine turns one event into one action. The shells in [`crate::store`] perform actions on a
 //! [`crate::Storage`]; the search in this folder performs them on a model, explores all interleavings and crashes, and switches
 //! single rules off to see that each is needed. Production code knows only [`Rules::ALL`].
 
+pub mod exactly_once;
 pub(crate) mod owed;
 pub(crate) mod part;
 pub(crate) mod publish;
@@ -152,6 +155,46 @@ pub(crate) enum Rule {
     LeaseDurable,
     /// A record names every outbox whose publication is not known, also of earlier epochs.
     OwedNamed,
+    /// A start fences the slots of every listed lease and of the highest record, not only its own.
+    EverySlotFenced,
+    /// Slots are fenced before the record is chosen and the markers are read.
+    FencedFirst,
+    /// The lease is looked at after every `init_transactions`.
+    LeaseAfterInit,
+    /// The slot's marker is read after every `init_transactions`.
+    MarkerAfterInit,
+    /// Markers are read until a token that was just written is seen, not as far as they can be read.
+    #[cfg(test)]
+    UntilToken,
+    /// A producer whose request has no clear outcome is never used again.
+    ProducerRebuilt,
+    /// A marker is part of the transaction whose rows it speaks of.
+    #[cfg(test)]
+    MarkerInTransaction,
+    /// No process begins before everything that was left over is published.
+    #[cfg(test)]
+    Barrier,
+    /// What is left over is published oldest epoch first.
+    LeftoversAscending,
+    /// A slot begins an epoch only when all slots have published the one before.
+    SlotsInStep,
+    /// A transaction carries the offsets of the newest epoch that all slots have published, not of the slot's own.
+    OffsetsOfAll,
+    /// Offsets are part of a transaction, not plain commits.
+    #[cfg(test)]
+    OffsetsInTransaction,
+    /// A marker ahead of the highest record is refused.
+    BehindOutputRefused,
+    /// Markers of another store beside an empty one are refused.
+    LostStateRefused,
+    /// Without a store, the transactional identity is a function of the input partition.
+    #[cfg(test)]
+    IdByPartition,
+    /// Without a store, the group's offset is fetched after `init_transactions`.
+    FetchAfterInit,
+    /// The group's offset is fetched by a client that waits for pending ones.
+    #[cfg(test)]
+    StableFetch,
 }
 
 impl Rules {

@@ -1,6 +1,6 @@
 //! The lease is taken, and then the record is chosen: the two halves of a start of process 0.
 //!
-//! Between them the transactional identities of older generations are fenced: what they
+//! Between them the transactional identities of older generations are fenced ([`crate::exactly_once::OutputStart`]): what they
 //! could publish before that, the highest record knows of; afterwards they can publish nothing.
 
 use super::ResumeState;

@@ -140,13 +140,13 @@ impl Publisher {
         Ok(Published::Record(number))
     }
 
-    /// A slot has published everything up to `epoch`: later records do not name
+    /// A slot has published everything up to `epoch` ([`crate::exactly_once::Action::Announce`]): later records do not name
     /// those outboxes any more, and retention deletes them.
     pub fn output_published(&mut self, slot: Slot, epoch: Epoch) {
         self.owed.published(slot, epoch);
     }
 
-    /// What the generation began with is published. Until then every record goes
+    /// What the generation began with is published: [`crate::exactly_once::OutputStart`] is ready. Until then every record goes
     /// on naming it, so that a flow that is not exactly-once any more loses no output in silence.
     pub fn leftovers_published(&mut self) {
         self.owed.all_published(self.epoch);

@@ -4,6 +4,9 @@
 use crate::cluster::*;
 use crate::input::{positions, read};
 use std::sync::Arc;
+use tidegate_recovery::exactly_once::{
+    Action, Answer, Chosen, Marker, OutputStart, OutputStartSettings, SeenMarker,
+};
 use tidegate_recovery::outbox::Decision;
 use tidegate_recovery::storage::FaultyStorage;
 use tidegate_recovery::*;
@@ -82,7 +85,8 @@ fn what_was_left_over_is_read_by_a_later_generation_of_another_shape() {
     let mut claim = store.claim(&options(2, 1, 1), None).expect("the lock is free");
     assert_eq!(claim.slots().expect("the leases can be read"), [Slot(0), Slot(1)], "of the old shape");
     let resume = claim.choose().expect("the store is sound").clone();
-    assert_eq!((resume.epoch, resume.slots.len()), (Epoch(2), 2));
+    let chosen = Chosen::from(&resume);
+    assert_eq!((chosen.epoch, chosen.slots.len()), (Some(Epoch(2)), 2));
     let read: Vec<_> =
         resume.outboxes.iter().map(|outbox| keys(&store.read_outbox(outbox).expect("it is whole"))).collect();
     let row = |partition: i32, offset: i64| format!("{partition}@{offset}").into_bytes();
@@ -188,4 +192,51 @@ fn every_flipped_byte_of_an_outbox_is_named_with_file_and_offset_and_nothing_of_
     disk.plant(&name, &whole);
     let verified = RecoveryStore::new(storage(&disk)).verify().expect("there is a store");
     assert!(verified.is_sound(), "{verified}");
+}
+
+// fault E3 fault E4 S10
+#[test]
+fn a_start_on_a_real_store_publishes_what_no_marker_covers_in_order_under_its_own_slots() {
+    let disk = FaultyStorage::new();
+    let mut cluster = start(&disk, 1, 2);
+    go_on(&mut cluster, 2);
+    drop(cluster);
+    let store = RecoveryStore::new(storage(&disk));
+    let mut claim = store.claim(&options(2, 1, 1), None).expect("the lock is free");
+    let mut machine = OutputStart::new(OutputStartSettings {
+        store: claim.store(),
+        generation: claim.generation(),
+        slots: claim.slots().expect("the leases can be read"),
+        own: Slot(0),
+        allow_lost_state: false,
+        nonce: 7,
+    });
+    // Slot 1 had published epoch 1 when everything stopped.
+    let marker = Marker { generation: Generation(1), epoch: Epoch(1) };
+    let seen = SeenMarker { store: claim.store(), slot: Slot(1), marker };
+    let (mut fenced, mut sent, mut lost) = (Vec::new(), Vec::new(), true);
+    let mut action = machine.begin();
+    loop {
+        let answer = match &action {
+            Action::Initialise(slot) => {
+                fenced.push(slot.0);
+                Answer::Done
+            }
+            Action::LookAtLease => Answer::InCharge,
+            Action::ChooseRecord => Answer::Chosen(claim.choose().expect("the store is sound").into()),
+            Action::ReadMarkers { .. } => Answer::Markers(vec![seen]),
+            Action::SendOutbox(outbox) => {
+                sent.push((outbox.epoch.0, outbox.slot.0));
+                Answer::Done
+            }
+            // The first answer is lost: the slot is initialised once more, and the markers are read again.
+            Action::Commit(_) if std::mem::take(&mut lost) => Answer::Unclear,
+            Action::Begin(_) | Action::SendMarker { .. } | Action::Commit(_) => Answer::Done,
+            Action::Ready => break,
+            other => panic!("{other:?}"),
+        };
+        action = machine.on(answer);
+    }
+    assert_eq!(fenced, [0, 1, 0]);
+    assert_eq!(sent, [(1, 0), (1, 0), (2, 0), (2, 1)]);
 }
