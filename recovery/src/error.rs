@@ -4,6 +4,7 @@
 //! is the stable code of the design, and [`StoreError::outcome`] says whether the attempt certainly had no
 //! effect: only then may it be tried again.
 
+use crate::exactly_once::Stop;
 use crate::lease::LeaseHolder;
 use crate::steps::StepDifference;
 use crate::{ErrorClass, Generation};
@@ -47,6 +48,29 @@ pub enum StoreError {
         /// Who asked.
         own: Box<LeaseHolder>,
     },
+    /// A cluster runs on the store that was to be changed by hand.
+    #[error("the recovery store {store} is in use ({}): stop the flow first", holder_of(.holder))]
+    StillRunning {
+        /// Where the store is.
+        store: String,
+        /// Who holds it, when its lease can be read.
+        holder: Option<Box<LeaseHolder>>,
+    },
+    /// There is no such row of an outbox to decide about.
+    #[error(
+        "nothing can be decided about row {row} of {file}: {what}; `tidegate recovery outbox` lists what waits"
+    )]
+    NoSuchRow {
+        /// The outbox.
+        file: String,
+        /// The row.
+        row: u64,
+        /// Why not.
+        what: String,
+    },
+    /// Nothing more may be published.
+    #[error(transparent)]
+    Stopped(#[from] Stop),
     /// A newer generation took the store over.
     #[error(
         "generation {own} lost the recovery store {store}: {found}; nothing more is released, start again"
@@ -161,7 +185,11 @@ impl StoreError {
             | StoreError::NewerFormat { .. }
             | StoreError::StepsChanged { .. }
             | StoreError::StateVersion { .. } => ErrorClass::Config,
-            StoreError::AlreadyRunning { .. } | StoreError::LeaseLost { .. } => ErrorClass::TryAgain,
+            StoreError::NoSuchRow { .. } => ErrorClass::Usage,
+            StoreError::Stopped(stop) => stop.class(),
+            StoreError::AlreadyRunning { .. }
+            | StoreError::StillRunning { .. }
+            | StoreError::LeaseLost { .. } => ErrorClass::TryAgain,
             StoreError::Damaged { .. } | StoreError::RowTooLarge { .. } => ErrorClass::Data,
             StoreError::Io { .. } | StoreError::Poisoned { .. } => ErrorClass::StoreIo,
             StoreError::Internal(_) => ErrorClass::Internal,
@@ -172,13 +200,15 @@ impl StoreError {
     pub fn code(&self) -> &'static str {
         match self {
             StoreError::Mismatch { .. } => "STORE_MISMATCH",
-            StoreError::AlreadyRunning { .. } => "CLUSTER_ALREADY_RUNNING",
+            StoreError::AlreadyRunning { .. } | StoreError::StillRunning { .. } => "CLUSTER_ALREADY_RUNNING",
+            StoreError::Stopped(stop) => stop.code(),
             StoreError::LeaseLost { .. } => "LEASE_LOST",
             StoreError::NotShared { .. } => "STORE_NOT_SHARED",
             StoreError::Damaged { .. } => "STORE_DAMAGED",
             StoreError::NewerFormat { .. } | StoreError::StateVersion { .. } => "STATE_VERSION_UNSUPPORTED",
             StoreError::StepsChanged { .. } => "STATE_MISMATCH",
             StoreError::RowTooLarge { .. }
+            | StoreError::NoSuchRow { .. }
             | StoreError::Io { .. }
             | StoreError::Poisoned { .. }
             | StoreError::Internal(_) => "",
@@ -213,6 +243,10 @@ impl StoreError {
 
 fn lines(differences: &[StepDifference]) -> String {
     differences.iter().map(|difference| format!("\n  {difference}")).collect()
+}
+
+fn holder_of(holder: &Option<Box<LeaseHolder>>) -> String {
+    holder.as_ref().map_or_else(|| "its lease is locked".to_owned(), |holder| holder.to_string())
 }
 
 fn hint_for(error: &io::Error) -> &'static str {

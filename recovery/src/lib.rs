@@ -7,6 +7,8 @@
 //! - [`CommitTracker`] says which offsets may be committed to the consumer group, and when.
 //! - [`RecoveryStore`] is the start of a process on a store, [`ProcessStore`] its part of every commit epoch,
 //!   [`Publisher`] the commit point on process 0, [`Lease`] who is in charge.
+//! - [`exactly_once`] is how output leaves the store for Kafka, once: state machines for a driver that owns the producers; [`outbox`]
+//!   is the output's form in the store.
 //! - [`storage`] is the disk underneath, and one in memory that forgets what was not synced.
 //!
 //! # What it guarantees
@@ -16,6 +18,8 @@
 //! - A generation that froze and goes on later can neither damage what a newer one needs nor publish behind its back: it ends
 //!   with `LEASE_LOST`.
 //! - Damage is named with file and offset; it never gives wrong state and never a panic.
+//! - A reader of committed records sees each output row of an exactly-once sink once, in order per slot; a group offset that
+//!   [`exactly_once::SlotPublisher`] carried passes no record whose output cannot be read.
 //! - Files on disk, bytes per commit and bytes per restore are bounded: see [`ProcessStore`].
 //!
 //! # What it assumes
@@ -23,6 +27,23 @@
 //! That a file is created exclusively, that a listing shows what was created before it, and that a sync means what it
 //! says. A network file system with cached listings breaks that; a start looks for the nonce of its process 0 and says
 //! `STORE_NOT_SHARED`.
+//!
+//! # Exactly-once output
+//!
+//! A process drives one machine at a time on a thread of its own; no worker ever waits for that thread.
+//!
+//! 1. Process 0: [`RecoveryStore::claim`] takes the lease. [`exactly_once::OutputStart`] with [`Claim::slots`] says what
+//!    to do, [`Claim::choose`] being one of its actions. At [`exactly_once::Action::Ready`]: [`Claim::open`], then
+//!    [`Publisher::leftovers_published`].
+//! 2. The barrier: the other processes get the [`ResumeState`] and [`RecoveryStore::join`].
+//! 3. Every process: an [`exactly_once::SlotPublisher`] for its slot; work begins at its `Ready`.
+//! 4. Each commit epoch: [`ProcessStore::write_part_with_output`] makes the outbox, [`Publisher::publish`] makes it durable; then every
+//!    process's machine is told [`exactly_once::Event::Durable`]. [`exactly_once::Action::Announce`] goes to all other machines
+//!    ([`exactly_once::Event::PeerPublished`]) and to [`Publisher::output_published`]. An epoch is in flight until
+//!    [`exactly_once::SlotPublisher::published_by_all`] has reached it.
+//! 5. At a stop, and when nothing is on its way: [`exactly_once::Event::Quiet`], until [`exactly_once::SlotPublisher::is_settled`].
+//!
+//! Without keyed state no store is needed: an [`exactly_once::PartitionPublisher`] for each input partition.
 //!
 //! # A commit epoch
 //!
@@ -82,6 +103,7 @@ mod identity;
 mod lease;
 mod live;
 mod names;
+pub mod outbox;
 mod part;
 mod partition;
 mod protocol;
@@ -97,22 +119,25 @@ mod tracker;
 pub use class::ErrorClass;
 pub use dealing::deal;
 pub use error::{Outcome, StoreError};
+pub use format::outbox::Outbox;
 pub use identity::{
     ClusterShape, FlowFingerprint, Generation, ProcessIndex, RecordNumber, RunId, Slot, StepId, StoreId,
     WorkerIndex,
 };
 pub use lease::{Lease, LeaseHolder, LeaseKeeper, LeaseView, Standing};
-pub use part::{Part, SegmentRef};
+pub use outbox::{Decision, OutputBuffer};
+pub use part::{OutboxRef, Part, SegmentRef};
 pub use partition::{NextOffset, TopicPartition};
+pub use protocol::exactly_once;
 pub use routing::{BUCKETS, Bucket, KeyHash};
 pub use rows::{RestoredRow, RestoredRows, RowBuffer, RowRoute, StepNumber};
 pub use steps::{RecordedStep, StepDifference, StepShape, StepTable};
 pub use stop::StopRequest;
 pub use storage::{FaultyStorage, LocalDirectory, Storage};
-pub use store::{Damage, InspectedLease, InspectedRecord, InspectedStep, Inspection, Verification};
 pub use store::{
-    OpenOptions, Opened, ProcessOptions, ProcessStore, Published, Publisher, RecoveryStore, Restoration,
-    RestoredStep, ResumeState, StoreFigures,
+    Claim, OpenOptions, Opened, ProcessOptions, ProcessStore, Published, Publisher, RecoveryStore,
+    Restoration, RestoredStep, ResumeState, StoreFigures,
 };
+pub use store::{Damage, InspectedLease, InspectedRecord, InspectedStep, Inspection, Verification};
 pub use time::{Epoch, EpochSchedule, EventTime};
 pub use tracker::{Assignment, CommitTracker, PartitionCommit, StaleResume, TrackerSettings};

@@ -1,6 +1,6 @@
 //! The names of the store's files. A name that is not spelled exactly so is foreign: never read, never removed.
 
-use crate::{Epoch, Generation, ProcessIndex, RecordNumber, SegmentRef};
+use crate::{Epoch, Generation, OutboxRef, ProcessIndex, RecordNumber, SegmentRef};
 use std::fmt;
 
 /// The file that says whose store it is.
@@ -9,20 +9,28 @@ pub(crate) const STORE: &str = "STORE";
 pub(crate) const LEASES: &str = "lease";
 /// Folder of segments.
 pub(crate) const SEGMENTS: &str = "segments";
+/// Folder of outboxes.
+pub(crate) const OUTBOXES: &str = "outbox";
 /// Folder of commit records.
 pub(crate) const COMMITS: &str = "commits";
 
-/// What identifies a segment; ordered by epoch first.
+/// What identifies a segment or an outbox: whose part of which epoch it is; ordered by epoch first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SegmentName {
+pub(crate) struct PartName {
     pub(crate) epoch: Epoch,
     pub(crate) generation: Generation,
     pub(crate) process: ProcessIndex,
 }
 
-impl From<&SegmentRef> for SegmentName {
-    fn from(segment: &SegmentRef) -> SegmentName {
-        SegmentName { epoch: segment.epoch, generation: segment.generation, process: segment.process }
+impl From<&SegmentRef> for PartName {
+    fn from(segment: &SegmentRef) -> PartName {
+        PartName { epoch: segment.epoch, generation: segment.generation, process: segment.process }
+    }
+}
+
+impl From<&OutboxRef> for PartName {
+    fn from(outbox: &OutboxRef) -> PartName {
+        PartName { epoch: outbox.epoch, generation: outbox.generation, process: outbox.process }
     }
 }
 
@@ -31,7 +39,11 @@ impl From<&SegmentRef> for SegmentName {
 pub(crate) enum Name {
     Lease(Generation),
     LeaseTemp(Generation, u32),
-    Segment(SegmentName),
+    Segment(PartName),
+    Outbox(PartName),
+    /// What a person decided about one row of an outbox.
+    Decision(PartName, u64),
+    DecisionTemp(PartName, u64),
     Record(RecordNumber),
     RecordTemp(RecordNumber, Generation),
 }
@@ -41,6 +53,7 @@ pub(crate) enum Name {
 pub(crate) enum Folder {
     Leases,
     Segments,
+    Outboxes,
     Commits,
 }
 
@@ -49,6 +62,7 @@ impl Folder {
         match self {
             Folder::Leases => LEASES,
             Folder::Segments => SEGMENTS,
+            Folder::Outboxes => OUTBOXES,
             Folder::Commits => COMMITS,
         }
     }
@@ -70,29 +84,39 @@ impl Folder {
                 }
                 None => Name::Record(RecordNumber(number(name)?)),
             },
-            Folder::Segments => {
-                let mut parts = name.split('-');
-                let (epoch, generation, process) = (parts.next()?, parts.next()?, parts.next()?);
-                Name::Segment(SegmentName {
-                    epoch: Epoch(number(epoch)?),
-                    generation: Generation(number(generation)?),
-                    process: ProcessIndex(u32::try_from(number(process)?).ok()?),
-                })
-            }
+            Folder::Segments => Name::Segment(part_name(name)?),
+            Folder::Outboxes => match name.split_once('.') {
+                None => Name::Outbox(part_name(name)?),
+                Some((outbox, rest)) => {
+                    let (row, kind) = rest.split_once('.')?;
+                    let (outbox, row) = (part_name(outbox)?, number(row)?);
+                    match kind {
+                        "decision" => Name::Decision(outbox, row),
+                        "decision.tmp" => Name::DecisionTemp(outbox, row),
+                        _ => return None,
+                    }
+                }
+            },
         };
         // One spelling only: `7` is not `0000000007`.
         (parsed.to_string().split_once('/').map(|(_, file)| file) == Some(name)).then_some(parsed)
     }
 }
 
-#[cfg(test)]
 impl Name {
     pub(crate) fn folder(self) -> Folder {
         match self {
             Name::Lease(_) | Name::LeaseTemp(..) => Folder::Leases,
             Name::Segment(_) => Folder::Segments,
+            Name::Outbox(_) | Name::Decision(..) | Name::DecisionTemp(..) => Folder::Outboxes,
             Name::Record(_) | Name::RecordTemp(..) => Folder::Commits,
         }
+    }
+}
+
+impl fmt::Display for PartName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:020}-{:010}-{:05}", self.epoch.0, self.generation.0, self.process.0)
     }
 }
 
@@ -101,15 +125,26 @@ impl fmt::Display for Name {
         match self {
             Name::Lease(generation) => write!(f, "{LEASES}/{:010}", generation.0),
             Name::LeaseTemp(generation, tag) => write!(f, "{LEASES}/{:010}.{tag:08x}.tmp", generation.0),
-            Name::Segment(name) => {
-                write!(f, "{SEGMENTS}/{:020}-{:010}-{:05}", name.epoch.0, name.generation.0, name.process.0)
-            }
+            Name::Segment(name) => write!(f, "{SEGMENTS}/{name}"),
+            Name::Outbox(name) => write!(f, "{OUTBOXES}/{name}"),
+            Name::Decision(name, row) => write!(f, "{OUTBOXES}/{name}.{row:010}.decision"),
+            Name::DecisionTemp(name, row) => write!(f, "{OUTBOXES}/{name}.{row:010}.decision.tmp"),
             Name::Record(number) => write!(f, "{COMMITS}/{:020}", number.0),
             Name::RecordTemp(number, generation) => {
                 write!(f, "{COMMITS}/{:020}.{:010}.tmp", number.0, generation.0)
             }
         }
     }
+}
+
+fn part_name(name: &str) -> Option<PartName> {
+    let mut parts = name.split('-');
+    let (epoch, generation, process) = (parts.next()?, parts.next()?, parts.next()?);
+    Some(PartName {
+        epoch: Epoch(number(epoch)?),
+        generation: Generation(number(generation)?),
+        process: ProcessIndex(u32::try_from(number(process)?).ok()?),
+    })
 }
 
 fn number(digits: &str) -> Option<u64> {
@@ -122,11 +157,14 @@ mod tests {
 
     #[test]
     fn a_name_is_ours_only_in_its_one_spelling() {
-        let segment = SegmentName { epoch: Epoch(12), generation: Generation(3), process: ProcessIndex(1) };
+        let segment = PartName { epoch: Epoch(12), generation: Generation(3), process: ProcessIndex(1) };
         for name in [
             Name::Lease(Generation(7)),
             Name::LeaseTemp(Generation(7), 0xab),
             Name::Segment(segment),
+            Name::Outbox(segment),
+            Name::Decision(segment, 17),
+            Name::DecisionTemp(segment, u64::MAX),
             Name::Record(RecordNumber(9)),
             Name::RecordTemp(RecordNumber(9), Generation(u64::MAX)),
         ] {
@@ -137,6 +175,7 @@ mod tests {
         for foreign in [".DS_Store", "7", "0000000007~", "+000000007", "0000000007.tmp", "lost+found", ""] {
             assert_eq!(Folder::Leases.parse(foreign), None, "{foreign}");
             assert_eq!(Folder::Segments.parse(foreign), None, "{foreign}");
+            assert_eq!(Folder::Outboxes.parse(foreign), None, "{foreign}");
         }
         assert_eq!(Folder::Commits.parse("00000000000000000009 (copy)"), None);
         assert_eq!(Folder::Segments.parse("00000000000000000012-0000000003-00001-"), None);

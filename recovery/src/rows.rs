@@ -149,7 +149,7 @@ pub fn decode_row(bytes: &[u8]) -> Option<(RowRef<'_>, &[u8])> {
     Some((RowRef { step, route, key, sub, change }, rest))
 }
 
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -158,7 +158,7 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 #[inline]
-fn take_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+pub(crate) fn take_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     // Nearly every length is below 128.
     match bytes.split_first()? {
         (&short, tail) if short < 0x80 => Some((u64::from(short), tail)),

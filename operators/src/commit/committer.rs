@@ -199,6 +199,7 @@ mod tests {
             epoch: Epoch(epoch),
             process: ProcessIndex(process),
             segment: None,
+            outbox: None,
             needs: Vec::new(),
             offsets: Vec::new(),
         }

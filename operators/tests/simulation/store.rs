@@ -212,6 +212,7 @@ impl SnapshotIo for ProcessIo {
                 length: rows.as_bytes().len() as u64,
                 checksum: 0,
             }),
+            outbox: None,
             needs: Vec::new(),
             offsets,
         });

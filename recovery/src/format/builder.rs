@@ -6,7 +6,7 @@
 
 use super::segment::{FRAME_HEAD, FrameRef, SegmentHead, frame_check};
 use super::{Kind, append_sealed, head};
-use crate::names::SegmentName;
+use crate::names::PartName;
 use crate::{SegmentRef, StepId, StepNumber, StoreError};
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
@@ -21,7 +21,7 @@ const FRAMES_WAITING: usize = 8;
 /// Builds a segment in memory.
 #[derive(Debug)]
 pub(crate) struct SegmentBuilder {
-    name: SegmentName,
+    name: PartName,
     rows: Vec<u8>,
     row_bytes: u64,
     encoder: Place,
@@ -48,16 +48,16 @@ pub(crate) struct BuiltSegment {
 impl SegmentBuilder {
     /// For a segment of this name; `room` is an empty buffer whose memory can be used again.
     pub(crate) fn new(
-        name: SegmentName,
+        name: PartName,
         steps: Vec<(StepId, u32)>,
         room: Vec<u8>,
     ) -> Result<SegmentBuilder, StoreError> {
         debug_assert!(room.is_empty(), "only the memory is used again");
         let mut bytes = room;
         bytes.extend_from_slice(&head(Kind::Segment));
-        let SegmentName { epoch, generation, process } = name;
+        let PartName { epoch, generation, process } = name;
         append_sealed(&mut bytes, &SegmentHead { epoch, generation, process, steps })?;
-        let encoder = Encoder { bytes, frames: Vec::new(), untried: 0 };
+        let encoder = Encoder::new(bytes);
         Ok(SegmentBuilder { name, rows: Vec::new(), row_bytes: 0, encoder: Place::Here(encoder) })
     }
 
@@ -145,15 +145,20 @@ fn encoder_gone() -> StoreError {
     StoreError::Internal("the thread that compresses a segment panicked".to_owned())
 }
 
+/// Appends frames to a file's head.
 #[derive(Debug)]
-struct Encoder {
-    bytes: Vec<u8>,
+pub(super) struct Encoder {
+    pub(super) bytes: Vec<u8>,
     frames: Vec<FrameRef>,
     untried: u32,
 }
 
 impl Encoder {
-    fn frame(&mut self, rows: &[u8]) {
+    pub(super) fn new(bytes: Vec<u8>) -> Encoder {
+        Encoder { bytes, frames: Vec::new(), untried: 0 }
+    }
+
+    pub(super) fn frame(&mut self, rows: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; FRAME_HEAD]);
         let mut stored = rows.len();

@@ -5,6 +5,7 @@
 
 pub(crate) mod builder;
 pub(crate) mod lease;
+pub(crate) mod outbox;
 pub(crate) mod record;
 pub(crate) mod segment;
 
@@ -26,6 +27,8 @@ pub(crate) enum Kind {
     Store,
     Lease,
     Segment,
+    Outbox,
+    Decision,
     Record,
 }
 
@@ -35,6 +38,8 @@ impl Kind {
             Kind::Store => b"STOR",
             Kind::Lease => b"LEAS",
             Kind::Segment => b"SEGM",
+            Kind::Outbox => b"OUTB",
+            Kind::Decision => b"DECI",
             Kind::Record => b"COMM",
         }
     }
@@ -42,7 +47,8 @@ impl Kind {
     /// The version that is written, and the newest that is read.
     pub(crate) fn version(self) -> u32 {
         match self {
-            Kind::Store | Kind::Lease | Kind::Segment | Kind::Record => 1,
+            Kind::Store | Kind::Lease | Kind::Segment | Kind::Outbox | Kind::Decision => 1,
+            Kind::Record => 2,
         }
     }
 }

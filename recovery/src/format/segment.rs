@@ -3,7 +3,7 @@
 //! This file reads them; [`super::builder`] makes them.
 
 use super::{HEAD, Kind, check_head, read_sealed, u32_at};
-use crate::names::{Name, SegmentName};
+use crate::names::{Name, PartName};
 use crate::{Epoch, Generation, ProcessIndex, SegmentRef, StepId, StoreError};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ pub(crate) struct SegmentFile {
 impl SegmentFile {
     /// Checks the bytes of a segment against what the record says of it, and finds its frames.
     pub(crate) fn open(segment: &SegmentRef, bytes: Vec<u8>) -> Result<SegmentFile, StoreError> {
-        let name = SegmentName::from(segment);
+        let name = PartName::from(segment);
         let file = Name::Segment(name).to_string();
         if bytes.len() as u64 != segment.length {
             let (at, found) = (bytes.len().min(segment.length as usize), bytes.len());
@@ -64,39 +64,43 @@ impl SegmentFile {
     }
 
     /// Like [`SegmentFile::open`], for a file that no record names.
-    pub(crate) fn parse(file: &str, name: SegmentName, bytes: Vec<u8>) -> Result<SegmentFile, StoreError> {
+    pub(crate) fn parse(file: &str, name: PartName, bytes: Vec<u8>) -> Result<SegmentFile, StoreError> {
         check_head(file, &bytes, Kind::Segment)?;
-        let (head, mut at): (SegmentHead, usize) = read_sealed(file, &bytes, HEAD)?;
-        let found = SegmentName { epoch: head.epoch, generation: head.generation, process: head.process };
+        let (head, at): (SegmentHead, usize) = read_sealed(file, &bytes, HEAD)?;
+        let found = PartName { epoch: head.epoch, generation: head.generation, process: head.process };
         if found != name {
             let what = format!("it is {}, under another's name", Name::Segment(found));
             return Err(StoreError::damaged(file, HEAD, what));
         }
-        let mut frames = Vec::new();
-        while at < bytes.len() {
-            let Some(frame) = bytes.get(at..at + FRAME_HEAD) else {
-                return Err(StoreError::damaged(file, at, "the file ends inside a frame's head"));
-            };
-            let (stored, rows, check) = (u32_at(frame, 0), u32_at(frame, 4), u32_at(frame, 8));
-            let start = at + FRAME_HEAD;
-            let Some(body) = bytes.get(start..start + stored as usize) else {
-                return Err(StoreError::damaged(file, at, "the file ends inside a frame"));
-            };
-            if frame_check(&frame[..8], body) != check {
-                return Err(StoreError::damaged(file, at, "the checksum of the frame there does not fit"));
-            }
-            frames.push(FrameRef { offset: at as u64, stored, rows, check });
-            at = start + stored as usize;
-        }
+        let frames = read_frames(file, &bytes, at)?;
         Ok(SegmentFile { file: file.to_owned(), head, frames, bytes: Bytes::from(bytes) })
     }
 
     /// The rows of a frame. A frame that was stored as it is costs no copy.
     pub(crate) fn rows(&self, frame: &FrameRef) -> Result<Bytes, StoreError> {
-        let start = frame.offset as usize + FRAME_HEAD;
-        let stored = self.bytes.slice(start..start + frame.stored as usize);
-        expand(&self.file, frame, stored)
+        frame_rows(&self.file, frame, &self.bytes)
     }
+}
+
+/// Finds and checks the frames from `at` to the end of a file.
+pub(super) fn read_frames(file: &str, bytes: &[u8], mut at: usize) -> Result<Vec<FrameRef>, StoreError> {
+    let mut frames = Vec::new();
+    while at < bytes.len() {
+        let Some(frame) = bytes.get(at..at + FRAME_HEAD) else {
+            return Err(StoreError::damaged(file, at, "the file ends inside a frame's head"));
+        };
+        let (stored, rows, check) = (u32_at(frame, 0), u32_at(frame, 4), u32_at(frame, 8));
+        let start = at + FRAME_HEAD;
+        let Some(body) = bytes.get(start..start + stored as usize) else {
+            return Err(StoreError::damaged(file, at, "the file ends inside a frame"));
+        };
+        if frame_check(&frame[..8], body) != check {
+            return Err(StoreError::damaged(file, at, "the checksum of the frame there does not fit"));
+        }
+        frames.push(FrameRef { offset: at as u64, stored, rows, check });
+        at = start + stored as usize;
+    }
+    Ok(frames)
 }
 
 /// Checks a frame that was read alone, with its head, and returns its rows.
@@ -112,6 +116,12 @@ pub(crate) fn open_frame(file: &str, frame: &FrameRef, bytes: Vec<u8>) -> Result
         ));
     }
     expand(file, frame, Bytes::from(bytes).slice(FRAME_HEAD..))
+}
+
+/// The rows of a frame of a file that was read whole.
+pub(super) fn frame_rows(file: &str, frame: &FrameRef, bytes: &Bytes) -> Result<Bytes, StoreError> {
+    let start = frame.offset as usize + FRAME_HEAD;
+    expand(file, frame, bytes.slice(start..start + frame.stored as usize))
 }
 
 fn expand(file: &str, frame: &FrameRef, stored: Bytes) -> Result<Bytes, StoreError> {

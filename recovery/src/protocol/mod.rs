@@ -5,8 +5,9 @@
 //!
 //! **Assumed.** Creation is exclusive, and a listing shows what was created before it.
 //!
-//! **The steps.** A start creates its lease, durably; reads the highest commit record and nothing else; makes
-//! durable what it read ([`start`]). A process writes and syncs its segment before it reports it ([`part`]). Process 0
+//! **The steps.** A start creates its lease, durably; lets the slots of older generations be fenced; reads the highest commit
+//! record and nothing else; makes durable what it read ([`start`]). A process writes and syncs its segment and its outbox
+//! before it reports them ([`part`]). Process 0
 //! writes a record under a temporary name, syncs it, links it to the next number (which fails if the number is
 //! taken), syncs the folder, and lists: the record counts only if no higher one is there. Only then are effects
 //! released, and only behind that does retention delete ([`publish`]).
@@ -14,10 +15,14 @@
 //! **Why it converges.** Numbers are dense, so that two writers that forked at record `n` both want `n + 1`: one
 //! creation succeeds. A number that retention freed can be created late, but then the listing shows a higher one.
 //!
+//! What leaves the store for Kafka has a page of its own: [`exactly_once`].
+//!
 //! Each machine turns one event into one action. The shells in [`crate::store`] perform actions on a
 //! [`crate::Storage`]; the search in this folder performs them on a model, explores all interleavings and crashes, and switches
 //! single rules off to see that each is needed. Production code knows only [`Rules::ALL`].
 
+pub mod exactly_once;
+pub(crate) mod owed;
 pub(crate) mod part;
 pub(crate) mod publish;
 pub(crate) mod start;
@@ -25,7 +30,7 @@ pub(crate) mod start;
 #[cfg(test)]
 mod search;
 
-use crate::names::{Folder, Name, SegmentName};
+use crate::names::{Folder, Name};
 use crate::{Epoch, Generation, RecordNumber};
 
 /// What the protocol needs to know of a commit record.
@@ -34,7 +39,8 @@ pub(crate) struct RecordFacts {
     pub(crate) number: RecordNumber,
     pub(crate) epoch: Epoch,
     pub(crate) generation: Generation,
-    pub(crate) segments: Vec<SegmentName>,
+    /// Every segment and outbox that it names, ascending.
+    pub(crate) files: Vec<Name>,
 }
 
 /// What a machine wants done. Exactly one event answers each action, unless it is marked as the last.
@@ -59,6 +65,9 @@ pub(crate) enum Action {
     /// May a start take the store over from the holder of this lease? [`Event::Done`] if so; the shell ends
     /// the start otherwise.
     TakeOver(Option<Generation>),
+    /// The lease is durable: what older generations may still publish to Kafka can be cut off now. [`Event::Done`]
+    /// goes on to the records.
+    Fence,
     /// The part can be reported. Last.
     Report,
     /// The start goes on from this record. Last.
@@ -109,7 +118,7 @@ pub(crate) enum Event {
 
 /// Which rules hold. Production code knows only [`Rules::ALL`]; the search takes one away at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Rules(u32);
+pub(crate) struct Rules(u64);
 
 /// A rule of the commit protocol; `counterexamples` in the search says what breaks without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -144,20 +153,62 @@ pub(crate) enum Rule {
     RecordDurableFirst,
     /// A start creates its lease exclusively, and durably before it goes on.
     LeaseDurable,
+    /// A record names every outbox whose publication is not known, also of earlier epochs.
+    OwedNamed,
+    /// A start fences the slots of every listed lease and of the highest record, not only its own.
+    EverySlotFenced,
+    /// Slots are fenced before the record is chosen and the markers are read.
+    FencedFirst,
+    /// The lease is looked at after every `init_transactions`.
+    LeaseAfterInit,
+    /// The slot's marker is read after every `init_transactions`.
+    MarkerAfterInit,
+    /// Markers are read until a token that was just written is seen, not as far as they can be read.
+    #[cfg(test)]
+    UntilToken,
+    /// A producer whose request has no clear outcome is never used again.
+    ProducerRebuilt,
+    /// A marker is part of the transaction whose rows it speaks of.
+    #[cfg(test)]
+    MarkerInTransaction,
+    /// No process begins before everything that was left over is published.
+    #[cfg(test)]
+    Barrier,
+    /// What is left over is published oldest epoch first.
+    LeftoversAscending,
+    /// A slot begins an epoch only when all slots have published the one before.
+    SlotsInStep,
+    /// A transaction carries the offsets of the newest epoch that all slots have published, not of the slot's own.
+    OffsetsOfAll,
+    /// Offsets are part of a transaction, not plain commits.
+    #[cfg(test)]
+    OffsetsInTransaction,
+    /// A marker ahead of the highest record is refused.
+    BehindOutputRefused,
+    /// Markers of another store beside an empty one are refused.
+    LostStateRefused,
+    /// Without a store, the transactional identity is a function of the input partition.
+    #[cfg(test)]
+    IdByPartition,
+    /// Without a store, the group's offset is fetched after `init_transactions`.
+    FetchAfterInit,
+    /// The group's offset is fetched by a client that waits for pending ones.
+    #[cfg(test)]
+    StableFetch,
 }
 
 impl Rules {
     /// Every rule holds.
-    pub(crate) const ALL: Rules = Rules(u32::MAX);
+    pub(crate) const ALL: Rules = Rules(u64::MAX);
 
     /// All rules but one.
     #[cfg(test)]
     pub(crate) fn without(rule: Rule) -> Rules {
-        Rules(!(1 << rule as u32))
+        Rules(!(1 << rule as u64))
     }
 
     pub(crate) fn has(self, rule: Rule) -> bool {
-        self.0 & (1 << rule as u32) != 0
+        self.0 & (1 << rule as u64) != 0
     }
 }
 

@@ -1,13 +1,13 @@
-//! A process's part of a commit epoch: its segment is durable before anybody hears of it.
+//! A process's part of a commit epoch: its segment and its outbox are durable before anybody hears of them.
 
 use super::{Action, Event, Rule, Rules};
-use crate::names::{Folder, Name, SegmentName};
+use crate::names::Name;
 
-/// Writes one segment.
+/// Writes one segment, or one outbox.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PartMachine {
     rules: Rules,
-    segment: SegmentName,
+    file: Name,
     at: At,
 }
 
@@ -20,12 +20,12 @@ enum At {
 }
 
 impl PartMachine {
-    pub(crate) fn new(rules: Rules, segment: SegmentName) -> PartMachine {
-        PartMachine { rules, segment, at: At::Begin }
+    pub(crate) fn new(rules: Rules, file: Name) -> PartMachine {
+        PartMachine { rules, file, at: At::Begin }
     }
 
     pub(crate) fn on(&mut self, _event: Event) -> Action {
-        let name = Name::Segment(self.segment);
+        let name = self.file;
         self.at = match self.at {
             At::Begin => At::Writing,
             At::Writing if self.rules.has(Rule::SegmentSynced) => At::Syncing,
@@ -35,7 +35,7 @@ impl PartMachine {
         match self.at {
             At::Begin | At::Writing => Action::Write(name),
             At::Syncing => Action::Sync(name),
-            At::SyncingName => Action::SyncFolder(Folder::Segments),
+            At::SyncingName => Action::SyncFolder(name.folder()),
         }
     }
 }

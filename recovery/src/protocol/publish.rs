@@ -1,7 +1,7 @@
 //! The commit point, and retention behind it.
 
 use super::{Action, Event, Fence, RecordFacts, Rule, Rules, highest_record};
-use crate::names::{Folder, Name, SegmentName};
+use crate::names::{Folder, Name};
 use crate::{Epoch, Generation, RecordNumber};
 
 /// Publishes the records of one generation, one at a time, and deletes what nobody can need any more.
@@ -36,8 +36,8 @@ enum At {
     /// Published; what the listing showed.
     Published(Vec<Name>),
     RemovingRecords(Vec<Name>),
-    ListingSegments,
-    RemovingSegments(Vec<Name>),
+    Sweeping(Folder),
+    Removing(Folder, Vec<Name>),
     ListingLeases,
     RemovingLeases(Vec<Name>),
     Fenced(Fence),
@@ -74,13 +74,13 @@ impl PublishMachine {
     }
 
     /// Begins to publish, or begins again after an attempt that failed before the record had its name.
-    pub(crate) fn publish(&mut self, epoch: Epoch, mut segments: Vec<SegmentName>) -> Action {
+    pub(crate) fn publish(&mut self, epoch: Epoch, mut files: Vec<Name>) -> Action {
         if let At::Fenced(fence) = self.at {
             return Action::Fenced(fence);
         }
-        segments.sort_unstable();
-        segments.dedup();
-        self.wanted = Some(RecordFacts { number: self.next, epoch, generation: self.generation, segments });
+        files.sort_unstable();
+        files.dedup();
+        self.wanted = Some(RecordFacts { number: self.next, epoch, generation: self.generation, files });
         let temp = self.temp();
         self.go(At::Writing, Action::Write(temp))
     }
@@ -103,8 +103,8 @@ impl PublishMachine {
             // Retention: what is not deleted now is deleted behind a later record.
             At::Published(_)
             | At::RemovingRecords(_)
-            | At::ListingSegments
-            | At::RemovingSegments(_)
+            | At::Sweeping(_)
+            | At::Removing(..)
             | At::ListingLeases
             | At::RemovingLeases(_) => {
                 self.sweep = true;
@@ -168,8 +168,8 @@ impl PublishMachine {
             }
             (At::Published(names), _) => self.retain_records(names),
             (At::RemovingRecords(names), _) => self.remove_records(names),
-            (At::ListingSegments, Event::Listed(names)) => self.retain_segments(names),
-            (At::RemovingSegments(names), _) => self.remove_segments(names),
+            (At::Sweeping(folder), Event::Listed(names)) => self.retain_files(folder, names),
+            (At::Removing(folder, names), _) => self.remove_files(folder, names),
             (At::ListingLeases, Event::Listed(names)) => self.retain_leases(names),
             (At::RemovingLeases(names), _) => self.remove_leases(names),
             (At::Fenced(fence), _) => self.fence(fence),
@@ -191,18 +191,17 @@ impl PublishMachine {
         let number = self.next;
         let fallen = std::mem::replace(&mut self.before, self.newest.take());
         self.newest = self.wanted.take();
-        // A segment that only the record named which is now the third newest has lost its last name.
+        // A file that only the record named which is now the third newest has lost its last name.
         if let Some(fallen) = fallen {
-            self.sweep |= fallen.segments.iter().any(|segment| !self.is_kept(segment));
+            self.sweep |= fallen.files.iter().any(|file| !self.is_kept(*file));
         }
         self.next.0 += 1;
         self.go(At::Published(names), Action::Published(number))
     }
 
-    fn is_kept(&self, segment: &SegmentName) -> bool {
-        let named = |facts: &Option<RecordFacts>| {
-            facts.as_ref().is_some_and(|facts| facts.segments.contains(segment))
-        };
+    fn is_kept(&self, file: Name) -> bool {
+        let named =
+            |facts: &Option<RecordFacts>| facts.as_ref().is_some_and(|facts| facts.files.contains(&file));
         named(&self.newest) || named(&self.before)
     }
 
@@ -213,6 +212,7 @@ impl PublishMachine {
             Name::Record(number) => number.0 + 1 < newest.0,
             Name::RecordTemp(_, generation) => *generation <= self.generation,
             Name::Lease(_) | Name::LeaseTemp(..) | Name::Segment(_) => false,
+            Name::Outbox(_) | Name::Decision(..) | Name::DecisionTemp(..) => false,
         });
         names.sort_unstable();
         self.remove_records(names)
@@ -221,31 +221,40 @@ impl PublishMachine {
     fn remove_records(&mut self, mut names: Vec<Name>) -> Action {
         match names.pop() {
             Some(name) => self.go(At::RemovingRecords(names), Action::Remove(name)),
-            None if self.sweep => self.go(At::ListingSegments, Action::List(Folder::Segments)),
+            None if self.sweep => self.go(At::Sweeping(Folder::Segments), Action::List(Folder::Segments)),
             None => self.go(At::Idle, Action::Idle),
         }
     }
 
-    fn retain_segments(&mut self, mut names: Vec<Name>) -> Action {
+    /// Keeps what the two records name, and whatever a newer record may be about to name.
+    fn retain_files(&mut self, folder: Folder, mut names: Vec<Name>) -> Action {
         let newest = self.newest.as_ref().map_or(Epoch(0), |facts| facts.epoch);
-        names.retain(|name| match name {
-            Name::Segment(segment) => {
-                let ours = segment.generation == self.generation
-                    && (segment.epoch <= newest || !self.rules.has(Rule::RetentionSparesAbove));
-                let older = segment.generation < self.generation;
-                let newer =
-                    segment.generation > self.generation && !self.rules.has(Rule::RetentionSparesNewer);
-                (ours || older || newer) && !self.is_kept(segment)
-            }
-            Name::Lease(_) | Name::LeaseTemp(..) | Name::Record(_) | Name::RecordTemp(..) => false,
+        names.retain(|name| {
+            let (part, file) = match name {
+                Name::Segment(part) => (part, Name::Segment(*part)),
+                Name::Outbox(part) | Name::Decision(part, _) | Name::DecisionTemp(part, _) => {
+                    (part, Name::Outbox(*part))
+                }
+                Name::Lease(_) | Name::LeaseTemp(..) | Name::Record(_) | Name::RecordTemp(..) => {
+                    return false;
+                }
+            };
+            let ours = part.generation == self.generation
+                && (part.epoch <= newest || !self.rules.has(Rule::RetentionSparesAbove));
+            let older = part.generation < self.generation;
+            let newer = part.generation > self.generation && !self.rules.has(Rule::RetentionSparesNewer);
+            (ours || older || newer) && !self.is_kept(file)
         });
-        self.remove_segments(names)
+        self.remove_files(folder, names)
     }
 
-    fn remove_segments(&mut self, mut names: Vec<Name>) -> Action {
-        match names.pop() {
-            Some(name) => self.go(At::RemovingSegments(names), Action::Remove(name)),
-            None => self.go(At::ListingLeases, Action::List(Folder::Leases)),
+    fn remove_files(&mut self, folder: Folder, mut names: Vec<Name>) -> Action {
+        match (names.pop(), folder) {
+            (Some(name), _) => self.go(At::Removing(folder, names), Action::Remove(name)),
+            (None, Folder::Segments) => {
+                self.go(At::Sweeping(Folder::Outboxes), Action::List(Folder::Outboxes))
+            }
+            (None, _) => self.go(At::ListingLeases, Action::List(Folder::Leases)),
         }
     }
 
@@ -254,6 +263,7 @@ impl PublishMachine {
         names.retain(|name| match name {
             Name::Lease(generation) | Name::LeaseTemp(generation, _) => *generation < self.generation,
             Name::Segment(_) | Name::Record(_) | Name::RecordTemp(..) => false,
+            Name::Outbox(_) | Name::Decision(..) | Name::DecisionTemp(..) => false,
         });
         self.remove_leases(names)
     }

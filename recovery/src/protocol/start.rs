@@ -1,4 +1,4 @@
-//! A start: lease, highest record, and everything it names made durable. It deletes nothing.
+//! A start: lease, fence, highest record, and everything it names made durable. It deletes nothing.
 
 use super::{Action, Event, Fence, RecordFacts, Rule, Rules, highest_lease, highest_record};
 use crate::names::{Folder, Name};
@@ -28,13 +28,15 @@ enum At {
     LinkingLease,
     RemovingTemp,
     SyncingLeases,
+    Fencing,
     ListingRecords,
     Reading(RecordNumber),
     SyncingRecord(RecordFacts),
     SyncingRecords(RecordFacts),
-    SyncingSegment(RecordFacts, usize),
-    SyncingSegments(RecordFacts),
-    /// A segment was not there: is there a higher record by now?
+    SyncingFile(RecordFacts, usize),
+    /// The folders that are not synced yet.
+    SyncingFolders(RecordFacts, Vec<Folder>),
+    /// A file was not there: is there a higher record by now?
     LookingAgain(RecordFacts, Name),
     LookingAtLease(Option<RecordFacts>),
     /// Only with a rule switched off.
@@ -57,7 +59,8 @@ impl StartMachine {
         self.record
     }
 
-    /// The record that was chosen turned out to be damaged and was moved aside: the next event goes on.
+    /// The record is to be chosen once more: it was damaged and moved aside, or slots had to be fenced that only it named. The
+    /// next event goes on.
     pub(crate) fn again(&mut self) {
         self.at = At::RemovingTemp;
     }
@@ -101,9 +104,8 @@ impl StartMachine {
             (At::RemovingTemp, _) if self.rules.has(Rule::LeaseDurable) => {
                 self.go(At::SyncingLeases, Action::SyncFolder(Folder::Leases))
             }
-            (At::RemovingTemp | At::SyncingLeases, _) => {
-                self.go(At::ListingRecords, Action::List(Folder::Commits))
-            }
+            (At::RemovingTemp | At::SyncingLeases, _) => self.go(At::Fencing, Action::Fence),
+            (At::Fencing, _) => self.go(At::ListingRecords, Action::List(Folder::Commits)),
             (At::ListingRecords, Event::Listed(names)) => self.choose(&names),
             (At::Reading(_), Event::Record(facts)) => {
                 self.record = Some(facts.number);
@@ -111,7 +113,7 @@ impl StartMachine {
                     let record = Name::Record(facts.number);
                     self.go(At::SyncingRecord(facts), Action::Sync(record))
                 } else {
-                    self.next_segment(facts, 0)
+                    self.next_file(facts, 0)
                 }
             }
             (At::Reading(_), Event::Missing) => self.begin_anew(),
@@ -121,16 +123,16 @@ impl StartMachine {
             (At::SyncingRecord(facts), _) => {
                 self.go(At::SyncingRecords(facts), Action::SyncFolder(Folder::Commits))
             }
-            (At::SyncingRecords(facts), _) => self.next_segment(facts, 0),
-            (At::SyncingSegment(facts, index), Event::Missing) => {
-                let missing = Name::Segment(facts.segments[index]);
+            (At::SyncingRecords(facts), _) => self.next_file(facts, 0),
+            (At::SyncingFile(facts, index), Event::Missing) => {
+                let missing = facts.files[index];
                 if !self.rules.has(Rule::OnlyHighestRead) {
                     return self.begin_anew();
                 }
                 self.go(At::LookingAgain(facts, missing), Action::List(Folder::Commits))
             }
-            (At::SyncingSegment(facts, index), _) => self.next_segment(facts, index + 1),
-            (At::SyncingSegments(facts), _) => self.look_at_lease(Some(facts)),
+            (At::SyncingFile(facts, index), _) => self.next_file(facts, index + 1),
+            (At::SyncingFolders(facts, folders), _) => self.sync_folders(facts, folders),
             (At::LookingAgain(facts, missing), Event::Listed(names)) => {
                 if highest_record(&names) > Some(facts.number) {
                     self.choose(&names)
@@ -149,11 +151,11 @@ impl StartMachine {
                 _ => Action::Resume(facts),
             },
             (At::Cleaning(facts), Event::Listed(names)) => {
-                let named = facts.as_ref().map_or(&[][..], |facts| &facts.segments);
+                let named = facts.as_ref().map_or(&[][..], |facts| &facts.files);
                 let mut names = names;
                 names.retain(|name| {
                     matches!(name, Name::Segment(segment)
-                        if segment.generation < self.generation && !named.contains(segment))
+                        if segment.generation < self.generation && !named.contains(name))
                 });
                 self.remove(facts, names)
             }
@@ -191,16 +193,25 @@ impl StartMachine {
         }
     }
 
-    fn next_segment(&mut self, facts: RecordFacts, index: usize) -> Action {
-        match facts.segments.get(index) {
-            Some(segment) => {
-                let segment = Name::Segment(*segment);
-                self.go(At::SyncingSegment(facts, index), Action::Sync(segment))
+    fn next_file(&mut self, facts: RecordFacts, index: usize) -> Action {
+        match facts.files.get(index) {
+            Some(file) => {
+                let file = *file;
+                self.go(At::SyncingFile(facts, index), Action::Sync(file))
             }
-            None if facts.segments.is_empty() || !self.rules.has(Rule::StartSyncs) => {
-                self.look_at_lease(Some(facts))
+            None if !self.rules.has(Rule::StartSyncs) => self.look_at_lease(Some(facts)),
+            None => {
+                let mut folders: Vec<Folder> = facts.files.iter().map(|file| file.folder()).collect();
+                folders.dedup();
+                self.sync_folders(facts, folders)
             }
-            None => self.go(At::SyncingSegments(facts), Action::SyncFolder(Folder::Segments)),
+        }
+    }
+
+    fn sync_folders(&mut self, facts: RecordFacts, mut folders: Vec<Folder>) -> Action {
+        match folders.pop() {
+            Some(folder) => self.go(At::SyncingFolders(facts, folders), Action::SyncFolder(folder)),
+            None => self.look_at_lease(Some(facts)),
         }
     }
 

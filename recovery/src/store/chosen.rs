@@ -2,9 +2,10 @@
 
 use super::drive::read_record;
 use super::open::{OpenOptions, shown};
+use super::outbox::read_outbox;
 use crate::format::record::CommitRecord;
 use crate::format::segment::SegmentFile;
-use crate::names::{COMMITS, Folder, LEASES, Name, SEGMENTS};
+use crate::names::{COMMITS, Folder, LEASES, Name};
 use crate::storage::Storage;
 use crate::{Generation, RecordNumber, SegmentRef, Slot, StoreError, lease};
 use std::collections::BTreeMap;
@@ -19,8 +20,8 @@ pub(crate) struct Chosen {
 const HINT: &str =
     ": restore the file from a copy, or start with --allow-older-snapshot to go on from the record before";
 
-/// Reads the record that the protocol chose, and looks that its segments have the length it says. With
-/// `--allow-older-snapshot` every segment is read whole, since a later complaint could not fall back any more.
+/// Reads the record that the protocol chose, and looks that its files have the length it says. With
+/// `--allow-older-snapshot` every one is read whole, since a later complaint could not fall back any more.
 pub(crate) fn check(
     storage: &dyn Storage,
     options: &OpenOptions,
@@ -29,18 +30,20 @@ pub(crate) fn check(
     let Some(record) = read_record(storage, number)? else {
         return Err(StoreError::damaged(Name::Record(number), 0, "it was read a moment ago and is gone"));
     };
-    let entries = storage.list(SEGMENTS).map_err(StoreError::io("list", shown(storage, SEGMENTS)))?;
-    let lengths: BTreeMap<Name, u64> = entries
-        .iter()
-        .filter_map(|entry| Some((Folder::Segments.parse(&entry.name)?, entry.length)))
-        .collect();
-    for segment in &record.segments {
-        let name = Name::Segment(segment.into());
+    let mut lengths: BTreeMap<Name, u64> = BTreeMap::new();
+    for folder in [Folder::Segments, Folder::Outboxes] {
+        let path = folder.path();
+        let entries = storage.list(path).map_err(StoreError::io("list", shown(storage, path)))?;
+        lengths.extend(entries.iter().filter_map(|entry| Some((folder.parse(&entry.name)?, entry.length))));
+    }
+    let segments = record.segments.iter().map(|segment| (Name::Segment(segment.into()), segment.length));
+    let outboxes = record.outboxes.iter().map(|outbox| (Name::Outbox(outbox.into()), outbox.length));
+    for (name, expected) in segments.chain(outboxes) {
         match lengths.get(&name) {
-            Some(length) if *length == segment.length => {}
+            Some(length) if *length == expected => {}
             Some(length) => {
-                let what = format!("it has {length} bytes, the record says {}", segment.length);
-                return Err(StoreError::damaged(name, (*length).min(segment.length) as usize, what));
+                let what = format!("it has {length} bytes, the record says {expected}");
+                return Err(StoreError::damaged(name, (*length).min(expected) as usize, what));
             }
             None => {
                 return Err(StoreError::damaged(
@@ -50,8 +53,13 @@ pub(crate) fn check(
                 ));
             }
         }
-        if options.allow_older_snapshot {
+    }
+    if options.allow_older_snapshot {
+        for segment in &record.segments {
             read_segment(storage, segment)?;
+        }
+        for outbox in &record.outboxes {
+            read_outbox(storage, outbox, &[])?;
         }
     }
     Ok(Chosen { record })

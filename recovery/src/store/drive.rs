@@ -56,6 +56,7 @@ pub(crate) fn perform(
         }),
         Action::Rename { .. }
         | Action::TakeOver(_)
+        | Action::Fence
         | Action::Report
         | Action::Resume(_)
         | Action::Lost(_)

@@ -12,7 +12,7 @@ use crate::format::StoreBody;
 use crate::format::record::CommitRecord;
 use crate::format::segment::SegmentFile;
 use crate::lease::{self, LeaseHolder};
-use crate::names::{COMMITS, Folder, LEASES, Name, SEGMENTS, STORE, SegmentName};
+use crate::names::{Folder, Name, STORE};
 use crate::protocol::highest_record;
 use crate::storage::Storage;
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
 /// Looks again this often when a running cluster deletes files under the reader.
@@ -47,6 +48,8 @@ pub struct Inspection {
     pub segments: usize,
     /// Their bytes on disk.
     pub segment_bytes: u64,
+    /// Outboxes whose publication the newest record does not know.
+    pub outboxes: usize,
     /// Files of ours that no record names: of epochs on their way, or left by a crash.
     pub unnamed: Vec<String>,
     /// Files that are none of ours.
@@ -184,27 +187,35 @@ impl RecoveryStore {
             steps: Vec::new(),
             segments: 0,
             segment_bytes: 0,
+            outboxes: 0,
             unnamed: Vec::new(),
             foreign: Vec::new(),
             damage: Vec::new(),
         };
-        let mut named: BTreeSet<SegmentName> = BTreeSet::new();
+        let mut named: BTreeSet<Name> = BTreeSet::new();
         let mut newest = None;
         for (folder, path) in
-            [(Folder::Leases, LEASES), (Folder::Commits, COMMITS), (Folder::Segments, SEGMENTS)]
+            [Folder::Leases, Folder::Commits, Folder::Segments, Folder::Outboxes].map(|f| (f, f.path()))
         {
-            let mut entries = storage.list(path).map_err(StoreError::io("list", shown(storage, path)))?;
+            let mut entries = match storage.list(path) {
+                // A store of a version that had no outboxes.
+                Err(error) if folder == Folder::Outboxes && error.kind() == io::ErrorKind::NotFound => {
+                    continue;
+                }
+                listed => listed.map_err(StoreError::io("list", shown(storage, path)))?,
+            };
             entries.sort();
             for entry in entries {
                 match folder.parse(&entry.name) {
                     Some(Name::Lease(generation)) => inspection.lease(storage, generation)?,
                     Some(Name::Record(number)) => {
                         if let Some(record) = inspection.record(storage, number)? {
-                            named.extend(record.segments.iter().map(SegmentName::from));
+                            named.extend(record.facts().files);
                             newest = Some(record);
                         }
                     }
-                    Some(Name::Segment(name)) if named.contains(&name) => {}
+                    Some(name) if named.contains(&name) => {}
+                    Some(Name::Decision(outbox, _)) if named.contains(&Name::Outbox(outbox)) => {}
                     Some(name) => inspection.unnamed.push(name.to_string()),
                     None => inspection.foreign.push(format!("{path}/{}", entry.name)),
                 }
@@ -227,12 +238,13 @@ impl RecoveryStore {
                 verification.note(0, lease::read(storage, generation).map(|_| ()))?;
             }
         }
-        let mut segments = BTreeSet::new();
+        let (mut segments, mut outboxes) = (BTreeSet::new(), BTreeSet::new());
         for name in drive::list(storage, Folder::Commits)? {
             if let Name::Record(number) = name {
                 let record = read_record(storage, number);
                 if let Ok(Some(record)) = &record {
                     segments.extend(record.segments.iter().cloned());
+                    outboxes.extend(record.outboxes.iter().cloned());
                 }
                 verification.note(0, record.map(|_| ()))?;
             }
@@ -240,6 +252,10 @@ impl RecoveryStore {
         for segment in segments {
             let read = read_segment(storage, &segment).and_then(|file| every_row(&file));
             verification.note(segment.length, read)?;
+        }
+        for outbox in outboxes {
+            let read = self.read_outbox(&outbox).and_then(|outbox| outbox.rows());
+            verification.note(outbox.length, read.map(|_| ()))?;
         }
         Ok(verification)
     }
@@ -322,6 +338,7 @@ impl Inspection {
     fn state(&mut self, storage: &Arc<dyn Storage>, record: CommitRecord) -> Result<(), StoreError> {
         self.offsets = record.offsets.clone();
         self.segments = record.segments.len();
+        self.outboxes = record.outboxes.len();
         self.segment_bytes = record.segments.iter().map(|segment| segment.length).sum();
         self.steps = record
             .steps
@@ -352,6 +369,7 @@ impl Inspection {
             recorded_shape: Some(record.shape),
             offsets: record.offsets,
             segments: record.segments,
+            outboxes: record.outboxes,
             steps: record.steps,
             slots: Vec::new(),
             unreadable_leases: Vec::new(),
@@ -409,6 +427,9 @@ impl fmt::Display for Inspection {
             writeln!(f, "record     none")?;
         }
         writeln!(f, "segments   {} ({} bytes)", self.segments, self.segment_bytes)?;
+        if self.outboxes > 0 {
+            writeln!(f, "outboxes   {} that may wait for publication", self.outboxes)?;
+        }
         for (partition, next) in &self.offsets {
             writeln!(f, "offset     {partition} goes on at {next}")?;
         }

@@ -2,6 +2,7 @@
 //!
 //! - [`RecoveryStore::open`] is the start of process 0: it takes the lease, chooses the highest commit record,
 //!   makes it durable and checks that the flow's steps fit. [`RecoveryStore::join`] is that of every other process.
+//!   [`RecoveryStore::claim`] does the same in two halves, between which older generations can be cut off from Kafka.
 //! - [`ProcessStore`] restores a process's rows and writes its part of each commit epoch.
 //! - [`Publisher`], on process 0, publishes the commit record once all parts are there.
 //!
@@ -9,15 +10,19 @@
 //! for `store_timeout`; a failed sync is never tried again.
 
 mod chosen;
+mod claim;
 mod drive;
 mod inspect;
 mod needs;
 mod open;
+mod outbox;
 mod process;
 mod publisher;
 mod restore;
 mod retry;
+mod rewrite;
 
+pub use claim::Claim;
 pub use inspect::{Damage, InspectedLease, InspectedRecord, InspectedStep, Inspection, Verification};
 pub use open::{OpenOptions, Opened, RecoveryStore};
 pub use process::{ProcessOptions, ProcessStore, StoreFigures};
@@ -27,7 +32,8 @@ pub use restore::{Restoration, RestoredStep};
 use crate::lease::LeaseHolder;
 use crate::steps::{RecordedStep, StepTable};
 use crate::{
-    ClusterShape, Epoch, Generation, NextOffset, RecordNumber, SegmentRef, Slot, StoreId, TopicPartition,
+    ClusterShape, Epoch, Generation, NextOffset, OutboxRef, RecordNumber, SegmentRef, Slot, StoreId,
+    TopicPartition,
 };
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +57,8 @@ pub struct ResumeState {
     pub offsets: Vec<(TopicPartition, NextOffset)>,
     /// The live segments, ascending by epoch.
     pub segments: Vec<SegmentRef>,
+    /// Outboxes whose publication the record does not know, ascending by epoch.
+    pub outboxes: Vec<OutboxRef>,
     /// This flow's steps that keep rows; a step's place is its number.
     pub steps: Vec<RecordedStep>,
     /// Every transactional identity that an older generation may have used.

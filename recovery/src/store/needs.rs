@@ -4,7 +4,7 @@
 //! oldest, nothing older is left that it could hide. Until then it counts as live.
 
 use crate::format::segment::FrameRef;
-use crate::names::SegmentName;
+use crate::names::PartName;
 use crate::{SegmentRef, StepNumber};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(crate) struct Needs {
     live: u64,
     /// Inherited segments with rows of ours that the newest record still named when we last looked. Empty in a
     /// cluster of one process, which knows by itself what the record names.
-    pinned: BTreeSet<SegmentName>,
+    pinned: BTreeSet<PartName>,
 }
 
 impl Needs {
@@ -111,7 +111,7 @@ impl Needs {
     }
 
     /// Sets what the newest record pins of what the generation began with.
-    pub(crate) fn pin(&mut self, pinned: BTreeSet<SegmentName>) {
+    pub(crate) fn pin(&mut self, pinned: BTreeSet<PartName>) {
         self.pinned = pinned;
     }
 
@@ -121,7 +121,7 @@ impl Needs {
     }
 
     /// What the newest record names; what it does not name any more is gone for good.
-    pub(crate) fn seen_in_record(&mut self, named: &BTreeSet<SegmentName>) {
+    pub(crate) fn seen_in_record(&mut self, named: &BTreeSet<PartName>) {
         self.pinned.retain(|segment| named.contains(segment));
     }
 
@@ -131,7 +131,7 @@ impl Needs {
         let mut older = false;
         for held in self.held.iter_mut().filter(|held| !held.released) {
             let hides = held.deletes > 0
-                && (older || oldest_pinned.is_some_and(|pinned| pinned < SegmentName::from(&held.segment)));
+                && (older || oldest_pinned.is_some_and(|pinned| pinned < PartName::from(&held.segment)));
             if held.live == 0 && !hides {
                 held.released = true;
             } else {

@@ -1,23 +1,16 @@
-//! A start: whose store is it, who is in charge, what do we go on from.
-//!
-//! The order of things is [`crate::protocol::start`]'s; here are the disk, the clock and the messages.
+//! A start: whose store is it, who is in charge, what do we go on from. [`super::claim`] has the two halves of the last two.
 
-use super::ResumeState;
-use super::chosen::{self, Chosen};
-use super::drive::{self, perform};
 use super::publisher::Publisher;
+use super::{Claim, ResumeState, drive};
 use crate::format::StoreBody;
-use crate::format::lease::{LeaseBody, LeaseFile};
-use crate::lease::{self, Lease, LeaseHolder, LeaseView, LeaseWatch, Sighting, TakeOver};
-use crate::names::{COMMITS, Folder, LEASES, Name, SEGMENTS, STORE};
-use crate::protocol::start::StartMachine;
-use crate::protocol::{Action, Event, Fence, Rules};
+use crate::lease::{self, Lease, LeaseView};
+use crate::names::{COMMITS, Folder, LEASES, OUTBOXES, SEGMENTS, STORE};
 use crate::steps::StepTable;
-use crate::storage::{Storage, StorageLock};
+use crate::storage::Storage;
 use crate::{ClusterShape, FlowFingerprint, Generation, RunId, Slot, StoreError, StoreId};
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What process 0 says of itself and of its flow when it opens a store.
 #[derive(Clone, Debug)]
@@ -85,31 +78,23 @@ impl RecoveryStore {
     /// `CLUSTER_ALREADY_RUNNING` when its holder lives, `LEASE_LOST` when a newer start overtook this one,
     /// `STORE_DAMAGED` with file and offset, and whatever the disk says.
     pub fn open(&self, options: &OpenOptions, previous: Option<&Lease>) -> Result<Opened, StoreError> {
+        let mut claim = self.claim(options, previous)?;
+        claim.choose()?;
+        claim.open()
+    }
+
+    /// The first half of [`RecoveryStore::open`]: the lease is taken, durably, and no record is chosen yet. Blocks as `open` does.
+    ///
+    /// # Errors
+    ///
+    /// As [`RecoveryStore::open`]; what is wrong with the records shows when one is chosen.
+    pub fn claim(&self, options: &OpenOptions, previous: Option<&Lease>) -> Result<Claim, StoreError> {
         let storage = &*self.storage;
-        for folder in ["", LEASES, SEGMENTS, COMMITS] {
+        for folder in ["", LEASES, SEGMENTS, OUTBOXES, COMMITS] {
             storage.make_folder(folder).map_err(StoreError::io("make the folder", shown(storage, folder)))?;
         }
         let store = self.identify(options)?;
-        let mut start = Start::new(self.storage.clone(), options, store, previous);
-        let chosen = start.run()?;
-        let lease = Arc::new(start.into_lease()?);
-        let resume = self.resume_state(options, &lease, chosen.as_ref())?;
-        let publisher = Publisher::new(
-            self.storage.clone(),
-            lease.clone(),
-            options.fingerprint,
-            options.store_timeout,
-            &resume,
-        );
-        tracing::info!(
-            generation = %resume.generation(),
-            record = ?resume.record.map(|record| record.0),
-            epoch = %resume.epoch,
-            segments = resume.segments.len(),
-            "opened the recovery store {}",
-            storage.place()
-        );
-        Ok(Opened { resume, lease, publisher })
+        Claim::take(self.storage.clone(), options, store, previous)
     }
 
     /// The start of every other process: checks that it sees the store that process 0 sees.
@@ -196,236 +181,6 @@ impl RecoveryStore {
         storage.link(&temp, STORE).map_err(StoreError::io("create", shown(storage, STORE)))?;
         storage.remove(&temp).map_err(failed("remove"))?;
         storage.read(STORE).map_err(StoreError::io("read", shown(storage, STORE)))
-    }
-
-    fn resume_state(
-        &self,
-        options: &OpenOptions,
-        lease: &Lease,
-        chosen: Option<&Chosen>,
-    ) -> Result<ResumeState, StoreError> {
-        let storage = &*self.storage;
-        let record = chosen.map(|chosen| &chosen.record);
-        let epoch = record.map_or(crate::Epoch(0), |record| record.epoch);
-        let stored = record.map_or(&[][..], |record| &record.steps);
-        for step in stored {
-            let id = &step.shape.id;
-            let supported = options.steps.number(id).and_then(|number| options.steps.get(number));
-            if let Some(supported) = supported
-                && step.shape.version > supported.version
-            {
-                return Err(StoreError::StateVersion {
-                    store: storage.place(),
-                    step: id.to_string(),
-                    found: step.shape.version,
-                    supported: supported.version,
-                });
-            }
-        }
-        let (steps, differences) =
-            crate::steps::compare(stored, &options.steps, epoch, options.allow_dropped_state);
-        if !differences.is_empty() {
-            return Err(StoreError::StepsChanged { store: storage.place(), differences });
-        }
-        let (mut slots, unreadable_leases) = chosen::slots(storage, lease.generation())?;
-        slots.extend(record.map_or(&[][..], |record| &record.slots));
-        slots.sort_unstable();
-        slots.dedup();
-        Ok(ResumeState {
-            store: lease.store(),
-            lease: lease.holder().clone(),
-            record: record.map(|record| record.number),
-            epoch,
-            recorded_by: record.map(|record| record.generation),
-            recorded_shape: record.map(|record| record.shape),
-            offsets: record.map(|record| record.offsets.clone()).unwrap_or_default(),
-            segments: record.map(|record| record.segments.clone()).unwrap_or_default(),
-            steps,
-            slots,
-            unreadable_leases,
-        })
-    }
-}
-
-/// The shell of [`StartMachine`].
-struct Start<'a> {
-    storage: Arc<dyn Storage>,
-    options: &'a OpenOptions,
-    store: StoreId,
-    previous: Option<&'a Lease>,
-    machine: StartMachine,
-    watch: LeaseWatch,
-    lease: Option<(LeaseBody, usize, Box<dyn StorageLock>)>,
-}
-
-impl<'a> Start<'a> {
-    fn new(
-        storage: Arc<dyn Storage>,
-        options: &'a OpenOptions,
-        store: StoreId,
-        previous: Option<&'a Lease>,
-    ) -> Start<'a> {
-        // Two starts that run at the same time write different temporary files.
-        let machine = StartMachine::new(Rules::ALL, options.run.0 as u32);
-        let watch = LeaseWatch::new(options.peer_timeout);
-        Start { storage, options, store, previous, machine, watch, lease: None }
-    }
-
-    fn run(&mut self) -> Result<Option<Chosen>, StoreError> {
-        let mut event = Event::Go;
-        loop {
-            let action = self.machine.on(event);
-            event = match &action {
-                Action::TakeOver(None) => Event::Done,
-                Action::TakeOver(Some(newest)) => {
-                    self.wait_for(*newest)?;
-                    Event::Done
-                }
-                Action::Write(Name::LeaseTemp(generation, _)) => {
-                    self.write_lease(&action, *generation)?;
-                    Event::Done
-                }
-                Action::Read(number) => match drive::read_record(&*self.storage, *number) {
-                    Ok(Some(record)) if record.store != self.store => {
-                        let what =
-                            format!("it belongs to the store {}, this is {}", record.store, self.store);
-                        return Err(StoreError::damaged(Name::Record(*number), 0, what));
-                    }
-                    Ok(Some(record)) => Event::Record(record.facts()),
-                    Ok(None) => Event::Missing,
-                    Err(damage @ StoreError::Damaged { .. }) => {
-                        let action = self.machine.on(Event::Damaged);
-                        debug_assert!(matches!(action, Action::Unusable(_)), "{action:?}");
-                        chosen::move_aside(
-                            &*self.storage,
-                            self.options,
-                            *number,
-                            self.machine.generation(),
-                            damage,
-                        )?;
-                        Event::Done
-                    }
-                    Err(error) => return Err(error),
-                },
-                Action::Lost(name) => {
-                    let damage = StoreError::damaged(
-                        name,
-                        0,
-                        "it is missing, although the newest commit record names it",
-                    );
-                    let Some(number) = self.machine.chosen() else { return Err(damage) };
-                    chosen::move_aside(
-                        &*self.storage,
-                        self.options,
-                        number,
-                        self.machine.generation(),
-                        damage,
-                    )?;
-                    Event::Done
-                }
-                Action::Resume(None) => return Ok(None),
-                Action::Resume(Some(facts)) => {
-                    match chosen::check(&*self.storage, self.options, facts.number) {
-                        Ok(chosen) => return Ok(Some(chosen)),
-                        Err(damage @ StoreError::Damaged { .. }) => {
-                            chosen::move_aside(
-                                &*self.storage,
-                                self.options,
-                                facts.number,
-                                self.machine.generation(),
-                                damage,
-                            )?;
-                            self.machine.again();
-                            Event::Done
-                        }
-                        Err(error) => return Err(error),
-                    }
-                }
-                Action::Fenced(Fence::Lease(newer)) => {
-                    return Err(lease::lost(&*self.storage, self.machine.generation(), *newer));
-                }
-                _ => perform(&*self.storage, &action, &[])?,
-            };
-        }
-    }
-
-    fn holder(&self, generation: Generation) -> LeaseHolder {
-        LeaseHolder {
-            generation,
-            run: self.options.run,
-            host: self.options.host.clone(),
-            pid: std::process::id(),
-            shape: self.options.shape,
-            slots: self.options.slots.clone(),
-            build: self.options.build.clone(),
-        }
-    }
-
-    /// Returns once the holder of lease `newest` is known to be dead, or is ourselves.
-    fn wait_for(&mut self, newest: Generation) -> Result<(), StoreError> {
-        if self.previous.is_some_and(|lease| lease.generation() == newest) {
-            return Ok(());
-        }
-        let name = Name::Lease(newest).to_string();
-        let mut said = false;
-        loop {
-            let locked = match self.storage.lock(&name) {
-                Ok(lock) => lock.is_none(),
-                // Retention of a newer generation took it: the creation of ours will fail, and we look again.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-                Err(error) => return Err(StoreError::io("lock", name)(error)),
-            };
-            let found = match lease::read(&*self.storage, newest) {
-                Ok(found) => found,
-                // Its holder cannot be named, but its lock and its silence still speak.
-                Err(StoreError::Damaged { .. }) => None,
-                Err(error) => return Err(error),
-            };
-            let counter = found.as_ref().and_then(|lease| lease.counter);
-            match self.watch.on(Sighting { generation: newest, locked, counter }, Instant::now()) {
-                TakeOver::Now => return Ok(()),
-                TakeOver::LookAgain(wait) => {
-                    if !said {
-                        said = true;
-                        tracing::info!(generation = %newest, "the lease is locked, waiting to see whether its holder lives");
-                    }
-                    std::thread::sleep(wait);
-                }
-                TakeOver::Refused => {
-                    let own = self.holder(newest.next());
-                    let holder = found.map_or_else(|| self.holder(newest), |lease| lease.body.holder);
-                    return Err(StoreError::AlreadyRunning {
-                        store: self.storage.place(),
-                        holder: Box::new(holder),
-                        own: Box::new(own),
-                    });
-                }
-            }
-        }
-    }
-
-    /// Writes the lease under its temporary name and locks it there: it is never seen without its lock.
-    fn write_lease(&mut self, action: &Action, generation: Generation) -> Result<(), StoreError> {
-        let body = LeaseBody { store: self.store, holder: self.holder(generation) };
-        let bytes = LeaseFile { body: body.clone(), counter: Some(0) }.encode()?;
-        perform(&*self.storage, action, &[&bytes])?;
-        let Action::Write(name) = action else {
-            return Err(StoreError::Internal(format!("{action:?} writes no lease")));
-        };
-        let name = name.to_string();
-        let lock = self.storage.lock(&name).map_err(StoreError::io("lock", &name))?;
-        let Some(lock) = lock else {
-            return Err(StoreError::Internal(format!("another process locked {name}")));
-        };
-        self.lease = Some((body, bytes.len(), lock));
-        Ok(())
-    }
-
-    fn into_lease(self) -> Result<Lease, StoreError> {
-        let Some((body, length, lock)) = self.lease else {
-            return Err(StoreError::Internal("a start went on without a lease".to_owned()));
-        };
-        Ok(Lease::new(self.storage, body, length, self.options.peer_timeout, lock))
     }
 }
 

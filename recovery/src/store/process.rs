@@ -11,21 +11,22 @@ use super::ResumeState;
 use super::drive::{self, perform};
 use super::needs::{Held, Needs, StepMapping};
 use super::retry::Retry;
+use super::rewrite::Cursor;
 use crate::format::builder::SegmentBuilder;
-use crate::format::segment::{FRAME_HEAD, ROW_BYTES_MAX, open_frame};
+use crate::format::outbox;
+use crate::format::segment::ROW_BYTES_MAX;
 use crate::lease::LeaseView;
 use crate::live::{KeyId, LiveIndex};
-use crate::names::{Folder, Name, SegmentName};
+use crate::names::{Folder, Name, PartName};
 use crate::protocol::part::PartMachine;
 use crate::protocol::{Action, Event, Rules, highest_record};
 use crate::rows::{RowChange, RowRef, decode_row};
 use crate::steps::StepTable;
 use crate::storage::Storage;
 use crate::{
-    Epoch, NextOffset, Part, ProcessIndex, RecordNumber, RowBuffer, SegmentRef, StepId, StepNumber,
-    StoreError, TopicPartition,
+    Epoch, NextOffset, OutputBuffer, Part, ProcessIndex, RecordNumber, RowBuffer, SegmentRef, Slot, StepId,
+    StepNumber, StoreError, TopicPartition,
 };
-use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -80,6 +81,8 @@ pub struct StoreFigures {
     pub rewritten_bytes: u64,
     /// Bytes of segment files written since the start.
     pub written_bytes: u64,
+    /// Bytes of outbox files written since the start.
+    pub outbox_bytes: u64,
 }
 
 /// A process's rows and segments. One per process, used from its I/O thread.
@@ -88,8 +91,8 @@ pub struct ProcessStore {
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) resume: ResumeState,
     pub(crate) process: ProcessIndex,
-    processes: u32,
-    options: ProcessOptions,
+    pub(super) processes: u32,
+    pub(super) options: ProcessOptions,
     pub(crate) table: StepTable,
     /// The steps that this process's segments name: the table's, then aliases for rows of older versions.
     pub(crate) written_steps: Vec<(StepId, u32)>,
@@ -100,23 +103,12 @@ pub struct ProcessStore {
     reported: BTreeSet<SegmentRef>,
     /// The newest record that was looked at.
     looked_at: RecordNumber,
-    cursor: Option<Cursor>,
+    pub(super) cursor: Option<Cursor>,
     pub(crate) epoch: Epoch,
     figures: StoreFigures,
     /// Memory of the last segment, for the next one.
     room: Vec<u8>,
     failed: bool,
-}
-
-/// How far a segment was read backwards in search of live rows.
-#[derive(Debug)]
-struct Cursor {
-    segment: u32,
-    /// Frames that were not looked at.
-    frames: usize,
-    /// The rows of the frame that is being looked at, and where its remaining rows begin.
-    rows: Bytes,
-    starts: Vec<u32>,
 }
 
 impl ProcessStore {
@@ -162,7 +154,7 @@ impl ProcessStore {
         self.own_steps = mapping.collect();
         if self.processes > 1 {
             let ours = self.needs.needed().filter(|(_, held)| held.inherited && held.owned > 0);
-            let pinned = ours.map(|(_, held)| SegmentName::from(&held.segment)).collect();
+            let pinned = ours.map(|(_, held)| PartName::from(&held.segment)).collect();
             self.needs.pin(pinned);
         }
         self.needs.release();
@@ -191,6 +183,21 @@ impl ProcessStore {
         rows: &[RowBuffer],
         offsets: Vec<(TopicPartition, NextOffset)>,
     ) -> Result<Option<Part>, StoreError> {
+        self.write_part_with_output(epoch, rows, &[], offsets)
+    }
+
+    /// The same with output rows of exactly-once sinks, which become an outbox under the slot of this process.
+    ///
+    /// # Errors
+    ///
+    /// As [`ProcessStore::write_part`].
+    pub fn write_part_with_output(
+        &mut self,
+        epoch: Epoch,
+        rows: &[RowBuffer],
+        output: &[OutputBuffer],
+        offsets: Vec<(TopicPartition, NextOffset)>,
+    ) -> Result<Option<Part>, StoreError> {
         if std::mem::replace(&mut self.failed, true) {
             return Err(StoreError::Internal("a part was to be written after one that failed".to_owned()));
         }
@@ -198,7 +205,7 @@ impl ProcessStore {
             let what = format!("the part of epoch {epoch} was to be written after that of {}", self.epoch);
             return Err(StoreError::Internal(what));
         }
-        let part = self.part(epoch, rows, offsets)?;
+        let part = self.part(epoch, rows, output, offsets)?;
         self.epoch = epoch;
         self.failed = false;
         Ok(part)
@@ -208,9 +215,10 @@ impl ProcessStore {
         &mut self,
         epoch: Epoch,
         rows: &[RowBuffer],
+        output: &[OutputBuffer],
         offsets: Vec<(TopicPartition, NextOffset)>,
     ) -> Result<Option<Part>, StoreError> {
-        let name = SegmentName { epoch, generation: self.resume.generation(), process: self.process };
+        let name = PartName { epoch, generation: self.resume.generation(), process: self.process };
         let mut builder =
             SegmentBuilder::new(name, self.written_steps.clone(), std::mem::take(&mut self.room))?;
         if rows.iter().map(|rows| rows.as_bytes().len()).sum::<usize>() >= BACKGROUND_BYTES_MIN {
@@ -235,7 +243,7 @@ impl ProcessStore {
         if staged.builder.row_bytes() > 0 {
             let owned = staged.builder.row_bytes();
             let mut built = staged.builder.finish()?;
-            self.write_segment(name, &built.bytes)?;
+            self.write_file(Name::Segment(name), &built.bytes)?;
             self.figures.written_bytes += built.segment.length;
             if built.bytes.capacity() <= ROOM_BYTES_MAX {
                 built.bytes.clear();
@@ -262,11 +270,23 @@ impl ProcessStore {
             .map(|(_, held)| held.segment.clone())
             .filter(|held| segment.as_ref() != Some(held))
             .collect();
-        if segment.is_none() && offsets.is_empty() && needs == self.reported {
+        let mut outbox = None;
+        if let Some((bytes, built)) = outbox::build(name, self.slot(), output)? {
+            self.write_file(Name::Outbox(name), &bytes)?;
+            self.figures.outbox_bytes += built.length;
+            outbox = Some(built);
+        }
+        if segment.is_none() && outbox.is_none() && offsets.is_empty() && needs == self.reported {
             return Ok(None);
         }
-        let part =
-            Part { epoch, process: self.process, segment, needs: needs.iter().cloned().collect(), offsets };
+        let part = Part {
+            epoch,
+            process: self.process,
+            segment,
+            outbox,
+            needs: needs.iter().cloned().collect(),
+            offsets,
+        };
         self.reported = needs;
         self.reported.extend(part.segment.clone());
         Ok(Some(part))
@@ -353,95 +373,13 @@ impl ProcessStore {
         staged.builder.push(bytes)
     }
 
-    /// Writes old live rows again, oldest segment first, as far as the bounds ask for and the budget allows.
-    fn rewrite(&mut self, budget: u64, moved: bool, staged: &mut Staged) -> Result<(), StoreError> {
-        let share = (self.options.segments_max / self.processes.max(1) as usize).max(8);
-        let start = staged.builder.row_bytes();
-        loop {
-            let crowded = self.needs.needed().count() > share - share / 8;
-            let helping = moved && self.needs.needed().next().is_some_and(|(_, held)| held.shared);
-            if !(crowded || helping || self.needs.must_rewrite(share, self.options.dead_bytes_min)) {
-                return Ok(());
-            }
-            let Some(oldest) = self.needs.needed().map(|(number, _)| number).next() else { return Ok(()) };
-            // One row is always allowed, however large, or it could never move.
-            if staged.builder.row_bytes() - start >= budget && !crowded {
-                return Ok(());
-            }
-            let live = self.needs.get(oldest).map_or(0, |held| held.live);
-            if live == 0 {
-                // Only a delete row that an older file of the record still needs keeps it.
-                return Ok(());
-            }
-            let left = if crowded { u64::MAX } else { budget - (staged.builder.row_bytes() - start) };
-            if !self.rewrite_from(oldest, left, staged)? {
-                return Ok(());
-            }
-            self.needs.release();
-        }
+    /// The transactional identity of this process: a slot is a process's place.
+    fn slot(&self) -> Slot {
+        let slots = &self.resume.lease.slots;
+        slots.get(self.process.0 as usize).copied().unwrap_or(Slot(self.process.0))
     }
 
-    /// Writes live rows of one segment again; `false` when the budget ended first.
-    ///
-    /// It is read backwards: of several versions of a row in one segment, the last is the live one.
-    fn rewrite_from(&mut self, number: u32, budget: u64, staged: &mut Staged) -> Result<bool, StoreError> {
-        let start = staged.builder.row_bytes();
-        loop {
-            let held = self.needs.get(number).expect("the oldest needed segment is held");
-            if held.live == 0 {
-                self.cursor = None;
-                return Ok(true);
-            }
-            let file = Name::Segment(SegmentName::from(&held.segment)).to_string();
-            let steps = held.steps.clone();
-            let cursor = match &mut self.cursor {
-                Some(cursor) if cursor.segment == number => cursor,
-                _ => self.cursor.insert(Cursor {
-                    segment: number,
-                    frames: held.frames.len(),
-                    rows: Bytes::new(),
-                    starts: Vec::new(),
-                }),
-            };
-            if cursor.starts.is_empty() {
-                let Some(frames) = cursor.frames.checked_sub(1) else {
-                    let what = format!("{} bytes of live rows of {file} cannot be found in it", held.live);
-                    return Err(StoreError::Internal(what));
-                };
-                let frame = held.frames[frames];
-                let length = FRAME_HEAD + frame.stored as usize;
-                let bytes = self.storage.read_range(&file, frame.offset, length);
-                cursor.rows = open_frame(&file, &frame, bytes.map_err(StoreError::io("read", &file))?)?;
-                cursor.starts = row_starts(&file, &cursor.rows)?;
-                cursor.frames = frames;
-            }
-            while let Some(at) = cursor.starts.last().copied() {
-                let bytes = &cursor.rows[at as usize..];
-                let (row, tail) = decode_row(bytes).expect("the rows of the frame were decoded before");
-                let bytes = &bytes[..bytes.len() - tail.len()];
-                if let (RowChange::Put(_), Some(Some(mapping))) =
-                    (row.change, steps.get(usize::from(row.step.0)))
-                {
-                    let id = self.live.id(mapping.step, row.key);
-                    let found = self.live.get(id, row.sub);
-                    if found.is_some_and(|location| location.segment == number) {
-                        let written = staged.builder.row_bytes() - start;
-                        if written > 0 && written + bytes.len() as u64 > budget {
-                            return Ok(false);
-                        }
-                        let location = staged.location(bytes);
-                        self.live.put(id, row.sub, location);
-                        staged.live += u64::from(location.bytes);
-                        self.needs.died(number, location.bytes);
-                        staged.builder.push_as(bytes, mapping.written)?;
-                    }
-                }
-                cursor.starts.pop();
-            }
-        }
-    }
-
-    fn write_segment(&self, name: SegmentName, bytes: &[u8]) -> Result<(), StoreError> {
+    fn write_file(&self, name: Name, bytes: &[u8]) -> Result<(), StoreError> {
         let mut retry = Retry::new(self.options.store_timeout);
         'attempt: loop {
             let mut machine = PartMachine::new(Rules::ALL, name);
@@ -451,8 +389,8 @@ impl ProcessStore {
                     Ok(event) => action = machine.on(event),
                     Err(error) => {
                         // A newer generation deletes what an old one left half done.
-                        LeaseView::new(self.storage.clone(), name.generation).still_mine()?;
-                        retry.after(error, "write a segment")?;
+                        LeaseView::new(self.storage.clone(), self.resume.generation()).still_mine()?;
+                        retry.after(error, "write a part of a commit epoch")?;
                         continue 'attempt;
                     }
                 }
@@ -471,7 +409,7 @@ impl ProcessStore {
         // Retention may have taken it meanwhile: there is a newer one, and another look.
         let Some(record) = drive::read_record(&*self.storage, newest)? else { return Ok(false) };
         if record.generation == self.resume.generation() {
-            self.needs.seen_in_record(&record.segments.iter().map(SegmentName::from).collect());
+            self.needs.seen_in_record(&record.segments.iter().map(PartName::from).collect());
         }
         self.looked_at = newest;
         Ok(true)
@@ -479,15 +417,15 @@ impl ProcessStore {
 }
 
 /// The segment that is being made.
-struct Staged {
-    number: u32,
-    builder: SegmentBuilder,
-    live: u64,
+pub(super) struct Staged {
+    pub(super) number: u32,
+    pub(super) builder: SegmentBuilder,
+    pub(super) live: u64,
     deletes: u64,
 }
 
 impl Staged {
-    fn location(&self, bytes: &[u8]) -> crate::live::Location {
+    pub(super) fn location(&self, bytes: &[u8]) -> crate::live::Location {
         crate::live::Location { segment: self.number, bytes: bytes.len() as u32 }
     }
 }

@@ -8,12 +8,16 @@ use super::drive::perform;
 use super::retry::Retry;
 use crate::format::record::CommitRecord;
 use crate::lease::{self, Lease};
-use crate::names::SegmentName;
+use crate::names::Name;
+use crate::protocol::owed::Owed;
 use crate::protocol::publish::PublishMachine;
 use crate::protocol::{Action, Event, Fence, RecordFacts, Rules};
 use crate::steps::RecordedStep;
 use crate::storage::Storage;
-use crate::{Epoch, FlowFingerprint, NextOffset, Part, RecordNumber, SegmentRef, StoreError, TopicPartition};
+use crate::{
+    Epoch, FlowFingerprint, NextOffset, OutboxRef, Part, RecordNumber, SegmentRef, Slot, StoreError,
+    TopicPartition,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,6 +47,8 @@ pub struct Publisher {
     inherited: BTreeSet<SegmentRef>,
     /// What the newest record names.
     named: BTreeSet<SegmentRef>,
+    /// Outboxes whose publication is not known.
+    owed: Owed,
     epoch: Epoch,
     /// Files may wait for deletion.
     retention: bool,
@@ -57,11 +63,12 @@ impl Publisher {
         resume: &ResumeState,
     ) -> Publisher {
         let inherited: BTreeSet<SegmentRef> = resume.segments.iter().cloned().collect();
+        let owed = Owed::new(Rules::ALL, resume.outboxes.iter().cloned());
         let resumed = resume.record.map(|number| RecordFacts {
             number,
             epoch: resume.epoch,
             generation: resume.recorded_by.unwrap_or_default(),
-            segments: inherited.iter().map(SegmentName::from).collect(),
+            files: files(&inherited, &owed),
         });
         Publisher {
             machine: PublishMachine::new(Rules::ALL, lease.generation(), resumed),
@@ -73,6 +80,7 @@ impl Publisher {
             needs: vec![None; lease.holder().shape.processes as usize],
             named: inherited.clone(),
             inherited,
+            owed,
             epoch: resume.epoch,
             lease,
             retention: false,
@@ -103,6 +111,7 @@ impl Publisher {
         }
         let mut offsets = self.offsets.clone();
         let mut needs = self.needs.clone();
+        let outboxes: Vec<OutboxRef> = parts.iter().filter_map(|part| part.outbox.clone()).collect();
         for part in parts {
             let Some(slot) = needs.get_mut(part.process.0 as usize).filter(|_| part.epoch == epoch) else {
                 let what = format!(
@@ -117,16 +126,35 @@ impl Publisher {
         let named: BTreeSet<SegmentRef> =
             needs.iter().flat_map(|needs| needs.as_ref().unwrap_or(&self.inherited)).cloned().collect();
         self.needs = needs;
-        if offsets == self.offsets && named == self.named {
+        if offsets == self.offsets && named == self.named && outboxes.is_empty() {
             self.epoch = epoch;
             return Ok(Published::Unchanged);
         }
         // Looking before is a courtesy with a better message; what protects is the exclusive creation.
         self.lease.still_mine()?;
         self.retain()?;
-        let number = self.write(epoch, &offsets, &named)?;
-        (self.offsets, self.named, self.epoch, self.retention) = (offsets, named, epoch, true);
+        let owed = self.owed.with(epoch, outboxes);
+        let number = self.write(epoch, &offsets, &named, &owed)?;
+        (self.offsets, self.named, self.owed) = (offsets, named, owed);
+        (self.epoch, self.retention) = (epoch, true);
         Ok(Published::Record(number))
+    }
+
+    /// A slot has published everything up to `epoch` ([`crate::exactly_once::Action::Announce`]): later records do not name
+    /// those outboxes any more, and retention deletes them.
+    pub fn output_published(&mut self, slot: Slot, epoch: Epoch) {
+        self.owed.published(slot, epoch);
+    }
+
+    /// What the generation began with is published: [`crate::exactly_once::OutputStart`] is ready. Until then every record goes
+    /// on naming it, so that a flow that is not exactly-once any more loses no output in silence.
+    pub fn leftovers_published(&mut self) {
+        self.owed.all_published(self.epoch);
+    }
+
+    /// Outboxes whose publication is not known, oldest first.
+    pub fn owed(&self) -> impl Iterator<Item = &OutboxRef> {
+        self.owed.outboxes().iter()
     }
 
     /// Deletes what no start can need any more, behind the record that was just published. Call it after the news
@@ -159,11 +187,12 @@ impl Publisher {
         epoch: Epoch,
         offsets: &BTreeMap<TopicPartition, NextOffset>,
         named: &BTreeSet<SegmentRef>,
+        owed: &Owed,
     ) -> Result<RecordNumber, StoreError> {
-        let segments: Vec<SegmentName> = named.iter().map(SegmentName::from).collect();
+        let files = files(named, owed);
         let mut retry = Retry::new(self.store_timeout);
-        let mut action = self.machine.publish(epoch, segments.clone());
-        let bytes = self.record_of(epoch, offsets, named).encode()?;
+        let mut action = self.machine.publish(epoch, files.clone());
+        let bytes = self.record_of(epoch, offsets, named, owed).encode()?;
         loop {
             match &action {
                 Action::Published(number) => return Ok(*number),
@@ -178,7 +207,7 @@ impl Publisher {
                     retry.after(error, "publish a commit record")?;
                     match self.machine.failed() {
                         Some(again) => again,
-                        None => self.machine.publish(epoch, segments.clone()),
+                        None => self.machine.publish(epoch, files.clone()),
                     }
                 }
             };
@@ -190,6 +219,7 @@ impl Publisher {
         epoch: Epoch,
         offsets: &BTreeMap<TopicPartition, NextOffset>,
         named: &BTreeSet<SegmentRef>,
+        owed: &Owed,
     ) -> CommitRecord {
         let holder = self.lease.holder();
         CommitRecord {
@@ -204,6 +234,7 @@ impl Publisher {
             steps: self.steps.clone(),
             offsets: offsets.iter().map(|(partition, next)| (partition.clone(), *next)).collect(),
             segments: named.iter().cloned().collect(),
+            outboxes: owed.outboxes().iter().cloned().collect(),
         }
     }
 
@@ -223,4 +254,9 @@ impl Publisher {
             }
         }
     }
+}
+
+fn files(segments: &BTreeSet<SegmentRef>, owed: &Owed) -> Vec<Name> {
+    let segments = segments.iter().map(|segment| Name::Segment(segment.into()));
+    segments.chain(owed.outboxes().iter().map(|outbox| Name::Outbox(outbox.into()))).collect()
 }

@@ -67,7 +67,7 @@ impl ProcessStore {
     ) -> Result<Restoration, StoreError> {
         let started = Instant::now();
         let mut segments = self.resume.segments.clone();
-        segments.sort_by_key(|segment| crate::names::SegmentName::from(segment));
+        segments.sort_by_key(|segment| crate::names::PartName::from(segment));
         let mut collected = Collected::new(workers);
         let mut held = Vec::with_capacity(segments.len());
         let mut rest = &segments[..];

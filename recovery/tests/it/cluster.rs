@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_recovery::outbox::OutputRow;
 use tidegate_recovery::rows::{RowChange, RowRef};
 use tidegate_recovery::*;
 
@@ -51,6 +52,9 @@ pub(crate) struct Cluster {
     pub(crate) restored: u64,
     pub(crate) shape: ClusterShape,
     pub(crate) pending: Vec<Vec<RowBuffer>>,
+    /// Whether records give output, which becomes an outbox of the process that reads their partition.
+    pub(crate) outputs: bool,
+    pub(crate) pending_output: Vec<OutputBuffer>,
 }
 
 pub(crate) fn process_options() -> ProcessOptions {
@@ -76,6 +80,8 @@ impl Cluster {
             restored: 0,
             shape,
             pending: vec![Vec::new(); shape.processes as usize],
+            outputs: false,
+            pending_output: vec![OutputBuffer::new(); shape.processes as usize],
             opened,
         };
         for index in 0..shape.processes {
@@ -138,6 +144,20 @@ impl Cluster {
         buffers[0].push(row);
     }
 
+    /// Output of one record.
+    pub(crate) fn output(&mut self, partition: i32, offset: i64) {
+        let buffer = &mut self.pending_output[(partition as u32 % self.shape.processes) as usize];
+        let destination = buffer.destination(&StepId::new("sink"), "orders.totals").expect("there is room");
+        buffer.push(&OutputRow {
+            destination,
+            partition: None,
+            timestamp: Some(offset),
+            key: Some(format!("{partition}@{offset}").as_bytes()),
+            value: Some(b"a value"),
+            headers: Vec::new(),
+        });
+    }
+
     /// One commit epoch: parts of all processes, then the record.
     pub(crate) fn commit(
         &mut self,
@@ -159,7 +179,9 @@ impl Cluster {
         let mut offsets = Some(offsets);
         for (index, process) in self.processes.iter_mut().enumerate() {
             let rows = std::mem::take(&mut self.pending[index]);
-            parts.extend(process.write_part(epoch, &rows, offsets.take().unwrap_or_default())?);
+            let output = std::mem::take(&mut self.pending_output[index]);
+            let offsets = offsets.take().unwrap_or_default();
+            parts.extend(process.write_part_with_output(epoch, &rows, &[output], offsets)?);
         }
         self.opened.publisher.publish(epoch, &parts)
     }

@@ -87,6 +87,9 @@ pub(crate) fn read(
     for number in 0..PARTITIONS {
         let next = at.entry(number).or_default();
         for offset in *next..*next + records {
+            if cluster.outputs {
+                cluster.output(number, offset);
+            }
             match effect(number, offset) {
                 Effect::Count { key, sub } => {
                     let key = key_of(key);

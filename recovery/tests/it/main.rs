@@ -10,6 +10,7 @@ mod crash_points;
 mod faults;
 mod golden;
 mod input;
+mod outbox;
 mod owners;
 mod round_trip;
 mod tracker;

@@ -1,7 +1,7 @@
 //! The disk of the search: what is visible, what is durable, and what a crash may leave of it.
 
 use crate::Epoch;
-use crate::names::{Folder, Name, SegmentName};
+use crate::names::{Folder, Name, PartName};
 use crate::protocol::{RecordFacts, highest_record};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ pub(super) struct Record {
     pub(super) facts: RecordFacts,
     pub(super) offsets: Offsets,
     /// What the checksums would tell.
-    pub(super) expected: BTreeMap<SegmentName, Rows>,
+    pub(super) expected: BTreeMap<PartName, Rows>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -127,18 +127,18 @@ impl Disk {
     /// Whether the files of a record are there and say what its offsets say.
     pub(super) fn usable(&self, record: &Record) -> Result<Offsets, String> {
         let mut newest: [Option<(Epoch, u8)>; 2] = [None, None];
-        for segment in &record.facts.segments {
+        for (segment, rows) in &record.expected {
             let name = Name::Segment(*segment);
             let Some(file) = self.visible.get(&name) else {
                 return Err(format!("record {} names {name}, which is gone", record.facts.number));
             };
-            if file.content != Content::Segment(record.expected[segment]) {
+            if file.content != Content::Segment(*rows) {
                 return Err(format!(
                     "record {} names {name}, which is {:?}",
                     record.facts.number, file.content
                 ));
             }
-            for (key, row) in record.expected[segment].iter().enumerate() {
+            for (key, row) in rows.iter().enumerate() {
                 if let Some(row) = row
                     && newest[key].is_none_or(|(epoch, _)| epoch < segment.epoch)
                 {

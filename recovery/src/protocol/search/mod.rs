@@ -9,33 +9,77 @@
 //! files that are there and whole, the rows in them are what the record's offsets say, and no offset is below one whose
 //! effects were released. Each rule taken away must give a counterexample; with all rules there must be none.
 //!
-//! `TIDEGATE_SEARCH=long` explores a larger world (minutes).
+//! Behind the commit record there are two further worlds: [`outputs`] with an outbox, [`direct`] without a store.
+//!
+//! `TIDEGATE_SEARCH=long` explores larger worlds (minutes).
 
 #![allow(clippy::print_stdout, reason = "it prints how much was explored")]
 
+mod broker;
+mod direct;
 mod disk;
+mod exactly_once;
+mod outputs;
+mod reads;
 mod world;
 
 use super::{Rule, Rules};
+use reads::Reads;
 use std::collections::{HashSet, VecDeque};
-use std::hash::{Hash, Hasher};
-use world::{Bounds, Reads, Step, World};
+use std::fmt::Debug;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use world::{Bounds, World};
 
-#[derive(Debug)]
-struct Found {
+/// Something to explore: from a state, steps lead to others.
+trait Explored: Clone + Hash {
+    type Step: Copy + Debug;
+    type Bounds: Debug;
+
+    /// Every step that can be taken now.
+    fn steps(&self, bounds: &Self::Bounds) -> Vec<Self::Step>;
+
+    /// Takes one; `Err` says what must never happen.
+    fn take(&mut self, step: Self::Step, rules: Rules, bounds: &Self::Bounds) -> Result<(), String>;
+
+    /// What must hold in every state.
+    fn check(&self) -> Result<(), String>;
+
+    /// What must hold where no step can be taken.
+    fn at_rest(&self) -> Result<(), String>;
+
+    /// What a step is about to do, for people.
+    fn doing(&self, step: Self::Step) -> String;
+}
+
+struct Found<S> {
     states: usize,
     complete: bool,
-    violation: Option<(String, Vec<Step>)>,
+    violation: Option<(String, Vec<S>)>,
 }
 
 /// Explores breadth first, so that a counterexample is as short as they get.
-fn explore(rules: Rules, bounds: &Bounds) -> Found {
-    let mut seen: HashSet<u64> = HashSet::new();
-    let mut came_from: Vec<(u32, Step)> = Vec::new();
-    let mut queue: VecDeque<(u32, World)> = VecDeque::from([(u32::MAX, World::new())]);
+fn explore<W: Explored>(start: &W, rules: Rules, bounds: &W::Bounds, states_max: usize) -> Found<W::Step> {
+    let mut seen: HashSet<u64, BuildHasherDefault<AsItIs>> = HashSet::default();
+    let mut came_from: Vec<(u32, W::Step)> = Vec::new();
+    let mut queue: VecDeque<(u32, W)> = VecDeque::from([(u32::MAX, start.clone())]);
     let mut states = 1;
+    let way = |came_from: &[(u32, W::Step)], mut at: u32, last: Option<W::Step>| {
+        let mut path: Vec<W::Step> = last.into_iter().collect();
+        while let Some((before, step)) = came_from.get(at as usize) {
+            path.push(*step);
+            at = *before;
+        }
+        path.reverse();
+        path
+    };
     while let Some((from, world)) = queue.pop_front() {
-        for step in world.steps(bounds) {
+        let steps = world.steps(bounds);
+        if steps.is_empty()
+            && let Err(what) = world.at_rest()
+        {
+            return Found { states, complete: false, violation: Some((what, way(&came_from, from, None))) };
+        }
+        for step in steps {
             let mut next = world.clone();
             let taken = next.take(step, rules, bounds);
             // 64 bits: with some millions of states, two of them meet with a chance of one in a million.
@@ -43,13 +87,7 @@ fn explore(rules: Rules, bounds: &Bounds) -> Found {
             next.hash(&mut hasher);
             let fresh = seen.insert(hasher.finish());
             if let Err(what) = taken.and_then(|()| if fresh { next.check() } else { Ok(()) }) {
-                let mut path = vec![step];
-                let mut at = from;
-                while let Some((before, step)) = came_from.get(at as usize) {
-                    path.push(*step);
-                    at = *before;
-                }
-                path.reverse();
+                let path = way(&came_from, from, Some(step));
                 return Found { states, complete: false, violation: Some((what, path)) };
             }
             if fresh {
@@ -58,16 +96,34 @@ fn explore(rules: Rules, bounds: &Bounds) -> Found {
                 queue.push_back((came_from.len() as u32 - 1, next));
             }
         }
-        if states >= bounds.states_max {
+        if states >= states_max {
             return Found { states, complete: false, violation: None };
         }
     }
     Found { states, complete: true, violation: None }
 }
 
+/// The states' hashes need no second hash.
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only hashes are hashed")
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
 /// What each step of a path did, for people.
-fn told(path: &[Step], rules: Rules, bounds: &Bounds) -> String {
-    let mut world = World::new();
+fn told<W: Explored>(start: &W, path: &[W::Step], rules: Rules, bounds: &W::Bounds) -> String {
+    let mut world = start.clone();
     let mut lines = String::new();
     for step in path {
         lines.push_str(&format!("  {step:?} {}\n", world.doing(*step)));
@@ -136,11 +192,11 @@ fn with_every_rule_in_place_no_crash_and_no_old_generation_breaks_a_start() {
     }
     for (name, bounds) in worlds {
         let started = std::time::Instant::now();
-        let found = explore(Rules::ALL, &bounds);
+        let found = explore(&World::new(), Rules::ALL, &bounds, bounds.states_max);
         println!("{name}: {} states{}", found.states, if found.complete { "" } else { " (cut off)" });
         println!("  {:.1} s", started.elapsed().as_secs_f32());
         if let Some((what, path)) = found.violation {
-            panic!("{name}: {what}\n{}", told(&path, Rules::ALL, &bounds));
+            panic!("{name}: {what}\n{}", told(&World::new(), &path, Rules::ALL, &bounds));
         }
         assert!(found.complete || long(), "{name}: the world is too large for the short form");
     }
@@ -165,6 +221,7 @@ fn world_for(rule: Rule) -> Bounds {
         Rule::StartSyncs => Bounds { starts: 2, epochs: 1, crashes: 0, ..SMALL },
         Rule::RecordSynced | Rule::RecordDurableFirst => crash,
         Rule::LeaseDurable => Bounds { server_restarts: true, epochs: 1, ..SMALL },
+        other => unreachable!("{other:?} is a rule of exactly once: see the searches beside this one"),
     }
 }
 
@@ -187,13 +244,13 @@ fn without_any_single_rule_there_is_a_counterexample() {
         Rule::LeaseDurable,
     ] {
         let (rules, bounds) = (Rules::without(rule), world_for(rule));
-        let found = explore(rules, &bounds);
+        let found = explore(&World::new(), rules, &bounds, bounds.states_max);
         let Some((what, path)) = found.violation else {
             panic!("without {rule:?} nothing breaks in {} states: the search does not see it", found.states);
         };
         println!("without {rule:?}: {what} ({} steps, {} states)", path.len(), found.states);
         if long() {
-            println!("{}", told(&path, rules, &bounds));
+            println!("{}", told(&World::new(), &path, rules, &bounds));
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The world of the search: generations that run the protocol's own machines on one disk.
 
-use super::disk::{Content, Disk, File, Offsets, RECORDS, Record, Rows, rows_at};
-use crate::names::{Folder, Name, SegmentName};
+use super::Explored;
+use super::disk::{Content, Disk, File, Offsets, Record, Rows, rows_at};
+use super::reads::Reads;
+use crate::names::{Folder, Name, PartName};
 use crate::protocol::part::PartMachine;
 use crate::protocol::publish::PublishMachine;
 use crate::protocol::start::StartMachine;
@@ -29,17 +31,6 @@ pub(super) struct Bounds {
     pub(super) kills: bool,
     pub(super) reads: Reads,
     pub(super) states_max: usize,
-}
-
-/// What an epoch may read: the fewer choices, the sooner a counterexample is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reads {
-    /// The next record of either partition, or all that is left.
-    Any,
-    /// The next record only, of the first partition that has one.
-    OneByOne,
-    /// The first start reads all at once, later ones one by one.
-    FirstReadsAll,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -76,8 +67,8 @@ struct Running {
     /// The last closed epoch, its offsets, and where the newest row of each key lies at its end.
     epoch: Epoch,
     offsets: Offsets,
-    homes: [Option<SegmentName>; 2],
-    known: BTreeMap<SegmentName, Rows>,
+    homes: [Option<PartName>; 2],
+    known: BTreeMap<PartName, Rows>,
     closed: VecDeque<Closed>,
     publisher: PublishMachine,
     publishing: Option<Action>,
@@ -90,10 +81,10 @@ struct Running {
 struct Closed {
     epoch: Epoch,
     offsets: Offsets,
-    homes: [Option<SegmentName>; 2],
+    homes: [Option<PartName>; 2],
     changed: bool,
     /// The parts that are not reported yet, by process.
-    parts: Vec<(SegmentName, PartMachine, Action)>,
+    parts: Vec<(PartName, PartMachine, Action)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +101,17 @@ impl World {
     pub(super) fn new() -> World {
         World { disk: Disk::default(), runs: Vec::new(), released: [0, 0], zombies: 0, crashes: 0 }
     }
+}
 
-    pub(super) fn steps(&self, bounds: &Bounds) -> Vec<Step> {
+impl Explored for World {
+    type Step = Step;
+    type Bounds = Bounds;
+
+    fn at_rest(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn steps(&self, bounds: &Bounds) -> Vec<Step> {
         let mut steps = Vec::new();
         for (index, run) in self.runs.iter().enumerate() {
             match run {
@@ -127,17 +127,7 @@ impl World {
                     }
                     if run.closed.len() < bounds.in_flight {
                         if run.epochs_left > 0 {
-                            let [a, b] = run.offsets;
-                            let one = if a < RECORDS { [a + 1, b] } else { [a, b + 1] };
-                            let mut reads = match bounds.reads {
-                                Reads::Any => vec![[a + 1, b], [a, b + 1], [RECORDS, RECORDS]],
-                                Reads::FirstReadsAll if index == 0 => vec![[RECORDS, RECORDS]],
-                                Reads::OneByOne | Reads::FirstReadsAll => vec![one],
-                            };
-                            reads.retain(|read| {
-                                read[0] <= RECORDS && read[1] <= RECORDS && *read != run.offsets
-                            });
-                            reads.dedup();
+                            let reads = bounds.reads.choices(index == 0, run.offsets);
                             steps.extend(reads.into_iter().map(|read| Step::Close { run: index, read }));
                         }
                         if run.empty_left > 0 {
@@ -170,14 +160,7 @@ impl World {
         steps
     }
 
-    fn unsynced(&self, bounds: &Bounds) -> Vec<(Name, bool)> {
-        let mut entries = self.disk.unsynced();
-        entries.retain(|(name, _)| !bounds.server_restarts || matches!(name, Name::Lease(_)));
-        entries
-    }
-
-    /// What a step is about to do, for people.
-    pub(super) fn doing(&self, step: Step) -> String {
+    fn doing(&self, step: Step) -> String {
         let action = match step {
             Step::Act { run } => match &self.runs[run] {
                 Run::Starting { action, .. } => Some(action),
@@ -192,8 +175,7 @@ impl World {
         action.map_or_else(String::new, |action| format!("{action:?}"))
     }
 
-    /// Takes one step; `Err` when a machine is told what must never happen.
-    pub(super) fn take(&mut self, step: Step, rules: Rules, bounds: &Bounds) -> Result<(), String> {
+    fn take(&mut self, step: Step, rules: Rules, bounds: &Bounds) -> Result<(), String> {
         match step {
             Step::Start { processes, zombie } => {
                 if zombie {
@@ -228,7 +210,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), String> {
         let sound = |disk: &Disk, when: &str| {
             let offsets = disk.resume().map_err(|what| format!("{when}: {what}"))?;
             if offsets[0] < self.released[0] || offsets[1] < self.released[1] {
@@ -244,6 +226,14 @@ impl World {
             sound(&disk, "after a crash")?;
         }
         Ok(())
+    }
+}
+
+impl World {
+    fn unsynced(&self, bounds: &Bounds) -> Vec<(Name, bool)> {
+        let mut entries = self.disk.unsynced();
+        entries.retain(|(name, _)| !bounds.server_restarts || matches!(name, Name::Lease(_)));
+        entries
     }
 
     /// Performs an action on files. A machine whose file is gone under it dies.
@@ -301,7 +291,7 @@ impl World {
                 Some(_) => Event::Damaged,
                 None => Event::Missing,
             },
-            Action::TakeOver(_) => Event::Done,
+            Action::TakeOver(_) | Action::Fence => Event::Done,
             _ => return None,
         })
     }
@@ -413,14 +403,14 @@ impl World {
                 continue;
             }
             let generation = if rules.has(Rule::GenerationInNames) { run.generation } else { Generation(1) };
-            let name = SegmentName { epoch: run.epoch, generation, process: ProcessIndex(process.into()) };
+            let name = PartName { epoch: run.epoch, generation, process: ProcessIndex(process.into()) };
             for (home, row) in run.homes.iter_mut().zip(rows) {
                 if row.is_some() {
                     *home = Some(name);
                 }
             }
             run.known.insert(name, rows);
-            let mut machine = PartMachine::new(rules, name);
+            let mut machine = PartMachine::new(rules, Name::Segment(name));
             let action = machine.on(Event::Go);
             parts.push((name, machine, action));
         }
@@ -457,8 +447,8 @@ impl World {
         let Some(action) = run.publishing.clone() else {
             let Some(closed) = run.closed.front() else { return Ok(()) };
             if closed.changed {
-                let segments = closed.homes.iter().flatten().copied().collect();
-                run.publishing = Some(run.publisher.publish(closed.epoch, segments));
+                let files = closed.homes.iter().flatten().map(|home| Name::Segment(*home)).collect();
+                run.publishing = Some(run.publisher.publish(closed.epoch, files));
             } else {
                 run.publisher.skip();
                 run.closed.pop_front();
@@ -482,13 +472,18 @@ impl World {
         }
         let content = match (&action, run.closed.front()) {
             (Action::Write(_), Some(closed)) => {
-                let mut segments: Vec<SegmentName> = closed.homes.iter().flatten().copied().collect();
+                let mut segments: Vec<PartName> = closed.homes.iter().flatten().copied().collect();
                 segments.sort_unstable();
                 segments.dedup();
                 let Name::RecordTemp(number, generation) = written(&action) else { return Ok(()) };
                 Some(Content::Record(Record {
                     expected: segments.iter().map(|segment| (*segment, run.known[segment])).collect(),
-                    facts: RecordFacts { number, epoch: closed.epoch, generation, segments },
+                    facts: RecordFacts {
+                        number,
+                        epoch: closed.epoch,
+                        generation,
+                        files: segments.into_iter().map(Name::Segment).collect(),
+                    },
                     offsets: closed.offsets,
                 }))
             }
