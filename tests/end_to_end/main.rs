@@ -14,6 +14,7 @@ mod commit_floor;
 mod commits;
 mod delivery;
 mod formation;
+mod group_members;
 mod idle;
 mod keys;
 mod limits;

@@ -35,7 +35,7 @@ pub use broker::Broker;
 pub use cluster::{Cluster, Launch};
 pub use drain::Received;
 pub use kafka::Kafka;
-pub use member::Member;
+pub use member::{ConsoleConsumer, Member};
 pub use oracle::{Oracle, WindowKind};
 pub use produce::{Message, Outcome, Writer};
 pub use proxy::Proxy;

@@ -14,6 +14,7 @@
 mod client;
 mod code;
 mod list;
+mod members;
 mod message;
 mod queue;
 
@@ -21,5 +22,6 @@ pub(crate) use client::{Client, Kind, Properties};
 pub(crate) use code::Code;
 pub(crate) use list::PartitionList;
 pub(crate) use list::PartitionOffset;
+pub(crate) use members::GroupMember;
 pub(crate) use message::{Message, Outgoing, Topic};
 pub(crate) use queue::{Isolation, OffsetSpec, Queue, Reply, Signal, TopicDescription};

@@ -7,7 +7,9 @@
 //! These calls wait: they belong to the start of a process, not to a worker that runs.
 
 use super::super::config::ConsumerConfig;
-use super::super::raw::{Client, Code, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply};
+use super::super::raw::{
+    Client, Code, GroupMember, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply,
+};
 use super::super::reaper;
 use crate::fault::Fault;
 use std::collections::BTreeMap;
@@ -43,6 +45,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// One attempt waits this long at most, so that a lost answer costs an attempt and not the deadline.
 const ATTEMPT: Duration = Duration::from_secs(5);
+/// So many members of a group are named.
+const MEMBERS_NAMED: usize = 5;
 /// A topic counts as missing when the cluster says so for this long: a new one travels through the metadata.
 const MISSING_FOR: Duration = Duration::from_secs(2);
 
@@ -162,6 +166,65 @@ impl Lookup {
         }
     }
 
+    /// Refuses a group that has members: they read the same partitions, and the coordinator takes no offsets from
+    /// anybody else while they are there.
+    pub fn refuse_members(&mut self) -> Result<(), Fault> {
+        let mut pauses = Pauses::new(self.deadline);
+        let mut tag = 0;
+        loop {
+            tag += 1;
+            let timeout = ATTEMPT.min(pauses.left());
+            let replies = self.replies.as_mut().expect("the queue is there until the look-up is dropped");
+            let asked = replies.ask_members(&self.group_id, timeout, tag);
+            let answer = match asked {
+                Err(text) => return Err(Fault::new(ErrorClass::Config, text)),
+                Ok(()) => wait_for(replies, timeout, |reply| match reply {
+                    Reply::Members { tag: of, result } if of == tag => Some(result),
+                    _ => None,
+                }),
+            };
+            let code = match answer.unwrap_or(Err(Code::TIMED_OUT)) {
+                Ok(members) if members.is_empty() => return Ok(()),
+                Ok(members) => return Err(self.has_members(&members)),
+                Err(code) => code,
+            };
+            match code {
+                Code::UNSUPPORTED_FEATURE => {
+                    tracing::debug!(group = self.group_id, "the brokers do not tell the members of a group");
+                    return Ok(());
+                }
+                Code::INVALID_ARG => {
+                    let text = format!("`{}` is a group of something else than consumers", self.group_id);
+                    return Err(Fault::new(ErrorClass::Config, text));
+                }
+                code if code.is_denied() => {
+                    return Err(denied(&format!("group `{}` (operation Describe)", self.group_id), code));
+                }
+                code => {
+                    let what = format!("the members of group `{}`", self.group_id);
+                    pauses.pause(|| self.unavailable(&what, code))?;
+                }
+            }
+        }
+    }
+
+    fn has_members(&self, members: &[GroupMember]) -> Fault {
+        let names: Vec<String> = members.iter().take(MEMBERS_NAMED).map(ToString::to_string).collect();
+        let more = match members.len().saturating_sub(MEMBERS_NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Fault::new(
+            ErrorClass::TryAgain,
+            format!(
+                "group `{}` has members that read the same partitions: {}{more}; stop them or take another group_id (one that was killed leaves after its session timeout)",
+                self.group_id,
+                names.join(", ")
+            ),
+        )
+        .code("GROUP_HAS_MEMBERS")
+    }
+
     /// Start and end of each partition's log (the end counts open transactions).
     pub fn bounds(
         &mut self,
@@ -204,7 +267,13 @@ impl Lookup {
             };
             let answer: Result<Vec<PartitionOffset>, String> = replies
                 .ask_offsets(open.iter().copied(), spec, Isolation::Uncommitted, timeout, tag)
-                .and_then(|()| answer(replies, tag, timeout));
+                .and_then(|()| {
+                    let answer = wait_for(replies, timeout, |reply| match reply {
+                        Reply::Offsets { tag: of, result } if of == tag => Some(result),
+                        _ => None,
+                    });
+                    answer.unwrap_or_else(|| Err("no answer".to_owned()))
+                });
             let error = match answer {
                 Err(error) => error,
                 Ok(offsets) => {
@@ -252,15 +321,19 @@ impl Drop for Lookup {
     }
 }
 
-fn answer(replies: &mut Queue, tag: usize, timeout: Duration) -> Result<Vec<PartitionOffset>, String> {
+/// Waits for the answer that `pick` takes; `None` when there is none.
+fn wait_for<T>(replies: &mut Queue, timeout: Duration, pick: impl Fn(Reply) -> Option<T>) -> Option<T> {
     // The library answers every question itself when its time is over; the second is for its thread.
     let end = Instant::now() + timeout + Duration::from_secs(1);
     loop {
         let left = end.saturating_duration_since(Instant::now());
         match replies.reply(left) {
-            Some(Reply::Offsets { tag: of, result }) if of == tag => return result,
-            Some(_) => {}
-            None if left.is_zero() => return Err("no answer".to_owned()),
+            Some(reply) => {
+                if let Some(picked) = pick(reply) {
+                    return Some(picked);
+                }
+            }
+            None if left.is_zero() => return None,
             None => {}
         }
     }
