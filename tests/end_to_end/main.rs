@@ -27,6 +27,7 @@ mod precedence;
 mod producer;
 mod readme_flows;
 mod restore;
+mod security;
 mod signals;
 mod silence;
 mod stale_writer;

@@ -76,6 +76,11 @@ impl Code {
         if self.is_ok() { Ok(()) } else { Err(self) }
     }
 
+    /// Whether the client itself says so, without an answer of a broker.
+    pub(crate) fn is_from_the_client(self) -> bool {
+        self.0 < 0
+    }
+
     /// Whether waiting and asking again may help: a connection, a leader or a coordinator that is away.
     pub(crate) fn is_transient(self) -> bool {
         matches!(

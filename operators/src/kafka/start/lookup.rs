@@ -4,11 +4,14 @@
 //! start ends with class `Unavailable` (69). A committed offset that could not be fetched is never taken for one
 //! that does not exist: the policy for unknown offsets would skip or repeat everything.
 //!
+//! A password, a certificate or a protocol that does not fit is not waited for: what the client heard of its brokers
+//! ends the start within seconds, with the cause.
+//!
 //! These calls wait: they belong to the start of a process, not to a worker that runs.
 
 use super::super::config::ConsumerConfig;
 use super::super::raw::{
-    Client, Code, GroupMember, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply,
+    Client, Code, GroupMember, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply, TroubleKind,
 };
 use super::super::reaper;
 use crate::fault::Fault;
@@ -45,6 +48,10 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// One attempt waits this long at most, so that a lost answer costs an attempt and not the deadline.
 const ATTEMPT: Duration = Duration::from_secs(5);
+/// A broker that refuses the client is asked again for this long: one that starts may not know its users yet.
+const REFUSED_FOR: Duration = Duration::from_secs(2);
+/// A port that seems to speak another protocol, for this long: a broker that starts or ends looks the same.
+const OTHER_PROTOCOL_FOR: Duration = Duration::from_secs(4);
 /// So many members of a group are named.
 const MEMBERS_NAMED: usize = 5;
 /// A topic counts as missing when the cluster says so for this long: a new one travels through the metadata.
@@ -125,6 +132,7 @@ impl Lookup {
                     missing.push(topic.clone());
                     break;
                 }
+                self.refusal(error)?;
                 pauses.pause(|| self.unavailable(&format!("the partitions of topic `{topic}`"), error))?;
             }
         }
@@ -158,6 +166,7 @@ impl Lookup {
                     return Err(denied(&format!("group `{}` (operation Describe)", self.group_id), code));
                 }
                 Some(code) => {
+                    self.refusal(code)?;
                     let what = format!("the committed offsets of group `{}`", self.group_id);
                     tracing::debug!(error = ?code, group = self.group_id, "committed offsets are asked for again");
                     pauses.pause(|| self.unavailable(&what, code))?;
@@ -201,6 +210,7 @@ impl Lookup {
                     return Err(denied(&format!("group `{}` (operation Describe)", self.group_id), code));
                 }
                 code => {
+                    self.refusal(code)?;
                     let what = format!("the members of group `{}`", self.group_id);
                     pauses.pause(|| self.unavailable(&what, code))?;
                 }
@@ -294,8 +304,29 @@ impl Lookup {
                     error
                 }
             };
+            self.refusal(Code::TIMED_OUT)?;
             pauses.pause(|| self.unavailable_text(&what(&open), &error))?;
         }
+    }
+
+    /// A fault when the client could not ask because of something that does not pass by waiting. `code` is what became
+    /// of the question: an error that a broker answered with is no matter of the connection.
+    fn refusal(&self, code: Code) -> Result<(), Fault> {
+        if !code.is_from_the_client() {
+            return Ok(());
+        }
+        let troubles = self.client().troubles();
+        let Some(worst) = troubles.first() else { return Ok(()) };
+        let (lasted, class) = match worst.kind {
+            TroubleKind::Away => return Ok(()),
+            TroubleKind::OtherProtocol => (OTHER_PROTOCOL_FOR, ErrorClass::Unavailable),
+            TroubleKind::Refused => (REFUSED_FOR, ErrorClass::Config),
+        };
+        if !worst.has_lasted(lasted) {
+            return Ok(());
+        }
+        let text = format!("kafka cannot be used: {worst} (see `security`); nothing was read");
+        Err(Fault::new(class, text))
     }
 
     fn unavailable(&self, what: &str, code: Code) -> Fault {
@@ -303,6 +334,8 @@ impl Lookup {
     }
 
     fn unavailable_text(&self, what: &str, error: &str) -> Fault {
+        let troubles: Vec<String> = self.client().troubles().iter().map(ToString::to_string).collect();
+        let error = if troubles.is_empty() { error.to_owned() } else { troubles.join("; ") };
         Fault::new(
             ErrorClass::Unavailable,
             format!(
