@@ -1,6 +1,6 @@
 //! The settings of the Kafka clients, in the clients' words.
 
-use crate::config::kafka::{Isolation, SecuritySettings};
+use crate::config::kafka::{Extra, Isolation, SecuritySettings};
 use crate::config::settings::Settings;
 use std::collections::BTreeMap;
 use tidegate_operators::fault::Fault;
@@ -35,7 +35,9 @@ pub(crate) fn configs(settings: &Settings) -> Result<Clients, Fault> {
         ..ConsumerConfig::default()
     };
     let producer = &settings.producer;
-    let admin = connection(&producer.brokers, producer.client_id.as_deref(), &producer.security, &[]);
+    let reaching =
+        Extra(producer.extra.0.iter().filter(|(name, _)| is_about_reaching(name)).cloned().collect());
+    let admin = connection(&producer.brokers, producer.client_id.as_deref(), &producer.security, &reaching);
     let mut producer_connection =
         connection(&producer.brokers, producer.client_id.as_deref(), &producer.security, &producer.extra);
     let mut preset = |name: &str, value: String| {
@@ -52,13 +54,20 @@ pub(crate) fn configs(settings: &Settings) -> Result<Clients, Fault> {
     Err(Fault::new(ErrorClass::Config, problems.join("; ")).code("INVALID_VALUE"))
 }
 
+/// Whether a property is about how brokers are reached: then whoever asks them needs it too, not only the producer.
+fn is_about_reaching(property: &str) -> bool {
+    ["broker.address.", "client.dns.", "enable.sasl.", "enable.ssl.", "sasl.", "security.", "socket.", "ssl."]
+        .iter()
+        .any(|prefix| property.starts_with(prefix))
+}
+
 fn connection(
     brokers: &[String],
     client_id: Option<&str>,
     security: &SecuritySettings,
-    extra: &[(String, String)],
+    extra: &Extra,
 ) -> Connection {
-    let mut properties: BTreeMap<String, String> = extra.iter().cloned().collect();
+    let mut properties: BTreeMap<String, String> = extra.0.iter().cloned().collect();
     let mut set = |name: &str, value: Option<String>| {
         if let Some(value) = value {
             properties.entry(name.to_owned()).or_insert(value);
@@ -69,7 +78,10 @@ fn connection(
     set("sasl.mechanism", security.mechanism.map(str::to_owned));
     set("sasl.username", security.username.clone());
     set("sasl.password", security.password.as_ref().map(|secret| secret.reveal().to_owned()));
-    set("ssl.ca.location", security.ca_file.as_ref().map(path));
+    // The OpenSSL inside this program does not know where the system keeps its certificates; the client looks for them.
+    let own_ca = extra.0.iter().any(|(name, _)| name == "ssl.ca.pem");
+    let system_ca = || (security.protocol.is_tls() && !own_ca).then(|| "probe".to_owned());
+    set("ssl.ca.location", security.ca_file.as_ref().map(path).or_else(system_ca));
     set("ssl.certificate.location", security.certificate_file.as_ref().map(path));
     set("ssl.key.location", security.key_file.as_ref().map(path));
     set("ssl.key.password", security.key_password.as_ref().map(|secret| secret.reveal().to_owned()));

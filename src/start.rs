@@ -1,7 +1,8 @@
 //! What process 0 finds out before anything is read, and tells all: where each partition begins.
 //!
 //! The group's offsets are read after the old clients are gone (the lease is ours, all processes of this
-//! generation are connected), so they are the commit floor. Nothing is decided twice: the other processes take
+//! generation are connected), so they are the commit floor. Old consumers of the same group, which is how many come to
+//! this program, are refused before that. Nothing is decided twice: the other processes take
 //! process 0's numbers.
 
 use crate::config::kafka::{ConsumerSettings, OffsetReset, OutOfRange as OutOfRangeSetting};
@@ -56,6 +57,7 @@ pub(crate) struct StartQuestion<'a> {
 pub(crate) fn find(question: &StartQuestion<'_>) -> Result<StartPlan, Fault> {
     let mut lookup = Lookup::new(question.config, question.deadline)?;
     let partitions = lookup.partitions(question.topics)?;
+    lookup.refuse_members()?;
     let committed = lookup.committed(&partitions)?;
     let bounds = lookup.bounds(&partitions)?;
     refuse_lost_state(question, &committed)?;

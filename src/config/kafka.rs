@@ -1,6 +1,7 @@
 //! The sections `kafka.consumer` and `kafka.producer`.
 
 use super::settings::Secret;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -101,8 +102,32 @@ impl SecurityProtocol {
         }
     }
 
+    /// Whether the connection is encrypted.
+    pub fn is_tls(self) -> bool {
+        matches!(self, SecurityProtocol::Ssl | SecurityProtocol::SaslSsl)
+    }
+
     pub(super) fn is_sasl(self) -> bool {
         matches!(self, SecurityProtocol::SaslPlaintext | SecurityProtocol::SaslSsl)
+    }
+}
+
+/// Options of librdkafka by name. Any of them may hold a secret, so they are not shown with their values.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Extra(pub Vec<(String, String)>);
+
+impl Extra {
+    /// Whether the option is a secret by its name.
+    pub fn is_secret(name: &str) -> bool {
+        ["password", "secret", "token", "pem", "jaas", "oauthbearer.config"]
+            .iter()
+            .any(|part| name.to_ascii_lowercase().contains(part))
+    }
+}
+
+impl fmt::Debug for Extra {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
     }
 }
 
@@ -181,7 +206,7 @@ pub struct ConsumerSettings {
     /// How the brokers are reached.
     pub security: SecuritySettings,
     /// Further options of librdkafka.
-    pub extra: Vec<(String, String)>,
+    pub extra: Extra,
 }
 
 /// The section `kafka.producer`.
@@ -198,5 +223,5 @@ pub struct ProducerSettings {
     /// How long a record waits for company.
     pub linger: Duration,
     /// Further options of librdkafka.
-    pub extra: Vec<(String, String)>,
+    pub extra: Extra,
 }

@@ -1,7 +1,7 @@
 //! Reads the sections `kafka.consumer` and `kafka.producer`.
 
 use super::kafka::{
-    ConsumerSettings, DeliveryGuarantee, DeliveryReason, Isolation, OffsetReset, OutOfRange,
+    ConsumerSettings, DeliveryGuarantee, DeliveryReason, Extra, Isolation, OffsetReset, OutOfRange,
     ProducerSettings, SecurityProtocol, SecuritySettings, Tombstones,
 };
 use super::problems::{Problem, code};
@@ -416,7 +416,7 @@ const OWNED: &[(&str, &str)] = &[
     ("ssl.endpoint.identification.algorithm", "write security: { verify_hostname: … }"),
 ];
 
-fn read_extra(section: Section<'_, '_>) -> Vec<(String, String)> {
+fn read_extra(section: Section<'_, '_>) -> Extra {
     let mut extra = Vec::new();
     for field in section.fields() {
         let path = section.at(&field.name);
@@ -433,9 +433,18 @@ fn read_extra(section: Section<'_, '_>) -> Vec<(String, String)> {
             continue;
         }
         match &field.node.data {
-            Data::Scalar(scalar) => extra.push((field.name.clone(), scalar.text.clone())),
+            Data::Scalar(scalar) => {
+                let shown = if Extra::is_secret(&field.name) { "********" } else { &scalar.text };
+                section.reader.note(path, shown.to_owned(), field.node.origin.clone());
+                extra.push((field.name.clone(), scalar.text.clone()));
+            }
+            // The message would show what was found: a secret is never shown.
+            _ if Extra::is_secret(&field.name) => {
+                let message = format!("`{}` needs text", field.name);
+                section.reader.report(Problem::error(code::INVALID_VALUE, path, &field.origin, message));
+            }
             _ => section.reader.invalid(&field.node, &path, "text or a number"),
         }
     }
-    extra
+    Extra(extra)
 }

@@ -350,6 +350,21 @@ fn a_secret_is_shown_nowhere() {
     }
 }
 
+#[test]
+fn a_secret_in_extra_is_shown_nowhere_and_other_options_are_explained() {
+    let extra = "    extra: { ssl.keystore.password: hunter2, sasl.oauthbearer.client.secret: hunter2, fetch.wait.max.ms: 50 }";
+    let loaded = load_text(&flow_with(&format!("{AT_LEAST_ONCE}\n{extra}"), SINK));
+    assert!(loaded.problems.is_empty(), "{}", check::problems_text(&loaded.source, &loaded.problems));
+    let report = check::report(&loaded, true, false) + &check::report(&loaded, true, true);
+    assert!(report.contains("kafka.consumer.extra.fetch.wait.max.ms") && report.contains("50"), "{report}");
+    assert!(report.contains("kafka.consumer.extra.ssl.keystore.password"), "{report}");
+    assert!(!format!("{:?}{report}", loaded.settings).contains("hunter2"));
+    let list =
+        load_text(&flow_with(&format!("{AT_LEAST_ONCE}\n    extra: {{ ssl.key.pem: [hunter2] }}"), SINK));
+    let problems = check::problems_text(&list.source, &list.problems);
+    assert!(problems.contains("ssl.key.pem` needs text"), "{problems}");
+}
+
 fn mutated_flow() -> impl Strategy<Value = String> {
     let original = std::fs::read_to_string(flows().join("session.yaml")).unwrap();
     let pieces = prop_oneof![

@@ -6,9 +6,10 @@
 
 use super::raw::{Client, Isolation, Properties};
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// How to reach a cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Connection {
     /// `host:port` of some brokers of the cluster.
     pub brokers: Vec<String>,
@@ -172,6 +173,17 @@ const RECOMMENDED_PRODUCER: &[(&str, &str)] = &[
     // the client sends many small ones instead, which costs it and the broker up to half as much again.
     ("max.in.flight", "3"),
 ];
+
+impl fmt::Debug for Connection {
+    /// Any property may hold a secret: their values are left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("brokers", &self.brokers)
+            .field("client_id", &self.client_id)
+            .field("extra", &self.extra.keys())
+            .finish()
+    }
+}
 
 impl Connection {
     fn properties(&self, suffix: &str) -> Properties {

@@ -32,6 +32,29 @@ struct ProxiedListener {
     taken: Arc<AtomicBool>,
 }
 
+/// A listener beside the one in plaintext; the brokers do not use it among themselves.
+pub(crate) struct Listener {
+    /// A name in capitals.
+    pub(crate) name: String,
+    /// `PLAINTEXT`, `SASL_SSL` …
+    pub(crate) protocol: &'static str,
+    /// Its port on 127.0.0.1.
+    pub(crate) port: u16,
+    /// What clients are told: `host:port`.
+    pub(crate) advertised: String,
+}
+
+/// What a broker of a test's own has beside the usual.
+#[derive(Default)]
+pub(crate) struct Extras<'a> {
+    /// Further lines for its `server.properties`.
+    pub(crate) properties: &'a [(&'a str, &'a str)],
+    /// Further listeners.
+    pub(crate) listeners: Vec<Listener>,
+    /// Further arguments of the command that formats its folder.
+    pub(crate) format: &'a [&'a str],
+}
+
 /// A Kafka broker of this process; ends with it.
 pub struct Broker {
     kafka: Kafka,
@@ -63,6 +86,10 @@ impl Broker {
 
     /// Starts a broker of the caller's own with further lines for its `server.properties`.
     pub fn start(properties: &[(&str, &str)]) -> Broker {
+        Broker::start_with(Extras { properties, ..Extras::default() })
+    }
+
+    pub(crate) fn start_with(extras: Extras<'_>) -> Broker {
         let lib = jars();
         remove_leftovers();
         let port = ports::free();
@@ -76,10 +103,17 @@ impl Broker {
                 taken: Arc::default(),
             })
             .collect();
-        let config = server_properties(&folder, port, controller, &proxied, properties);
+        let behind_proxies = proxied.iter().enumerate().map(|(index, listener)| Listener {
+            name: format!("PROXIED{index}"),
+            protocol: "PLAINTEXT",
+            port: listener.behind,
+            advertised: format!("127.0.0.1:{}", listener.advertised),
+        });
+        let listeners: Vec<Listener> = behind_proxies.chain(extras.listeners).collect();
+        let config = server_properties(&folder, port, controller, &listeners, extras.properties);
         let file = folder.join("server.properties");
         std::fs::write(&file, config).unwrap_or_else(|e| panic!("write {}: {e}", file.display()));
-        format_storage(&lib, &folder, &file);
+        format_storage(&lib, &folder, &file, extras.format);
         let broker = Broker {
             kafka: Kafka::at(&format!("127.0.0.1:{port}")),
             folder,
@@ -155,6 +189,13 @@ impl Broker {
                 self.proxied.iter().find(|listener| !listener.taken.swap(true, Ordering::AcqRel))
             });
         Some(Proxy::for_kafka(listener.advertised, listener.behind, Arc::clone(&listener.taken)))
+    }
+
+    /// A listener that answers, and the address that it advertises, where nothing listens unless [`Broker::proxy`]
+    /// has been called.
+    pub(crate) fn misleading(&self) -> (String, String) {
+        let listener = self.proxied.first().unwrap_or_else(|| panic!("the broker was not started here"));
+        (format!("127.0.0.1:{}", listener.behind), format!("127.0.0.1:{}", listener.advertised))
     }
 
     fn signal(&self, signal: Signal) {
@@ -233,17 +274,17 @@ fn server_properties(
     folder: &Path,
     port: u16,
     controller: u16,
-    proxied: &[ProxiedListener],
+    others: &[Listener],
     further: &[(&str, &str)],
 ) -> String {
     let host = "127.0.0.1";
     let mut listeners = format!("PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}");
     let mut advertised = format!("PLAINTEXT://{host}:{port}");
     let mut protocols = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned();
-    for (index, listener) in proxied.iter().enumerate() {
-        listeners += &format!(",PROXIED{index}://{host}:{}", listener.behind);
-        advertised += &format!(",PROXIED{index}://{host}:{}", listener.advertised);
-        protocols += &format!(",PROXIED{index}:PLAINTEXT");
+    for Listener { name, protocol, port, advertised: address } in others {
+        listeners += &format!(",{name}://{host}:{port}");
+        advertised += &format!(",{name}://{address}");
+        protocols += &format!(",{name}:{protocol}");
     }
     let logs = folder.join("logs");
     let lines = [
@@ -281,12 +322,13 @@ fn server_properties(
     text
 }
 
-fn format_storage(lib: &Path, folder: &Path, config: &Path) {
+fn format_storage(lib: &Path, folder: &Path, config: &Path, further: &[&str]) {
     let started = Instant::now();
     let output = process::run(
         java(lib)
             .args(["kafka.tools.StorageTool", "format", "-t", &random_cluster_id(), "-c"])
             .arg(config)
+            .args(further)
             .stdin(Stdio::null()),
     );
     assert!(

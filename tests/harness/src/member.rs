@@ -1,5 +1,6 @@
 //! A member of a consumer group, as an ordinary application would be: what the runtime must not be disturbed by in silence.
 
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -7,8 +8,11 @@ use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
 
+use rustix::process::Signal;
+
+use crate::broker::{jars, java};
 use crate::kafka::Kafka;
-use crate::wait;
+use crate::{process, wait};
 
 /// A subscribed consumer; leaves the group when it is dropped.
 pub struct Member {
@@ -55,6 +59,41 @@ impl Drop for Member {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             let _panicked = thread.join();
+        }
+    }
+}
+
+/// Kafka's own console consumer in a JVM, in a group, from the beginning, with commits by a timer.
+pub struct ConsoleConsumer(Child);
+
+impl ConsoleConsumer {
+    /// Starts one; it joins `group` after a second or two.
+    pub fn start(kafka: &Kafka, group: &str, topic: &str) -> ConsoleConsumer {
+        let mut command = java(&jars());
+        command
+            .arg("org.apache.kafka.tools.consumer.ConsoleConsumer")
+            .args(["--bootstrap-server", kafka.bootstrap(), "--topic", topic, "--group", group])
+            .args(["--from-beginning", "--consumer-property", "auto.commit.interval.ms=100"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = process::spawn(command).unwrap_or_else(|e| panic!("start the console consumer: {e}"));
+        ConsoleConsumer(child)
+    }
+
+    /// Ends it in an orderly way: it commits and leaves the group.
+    pub fn stop(mut self) {
+        process::signal(&self.0, Signal::TERM);
+        let ended = process::wait_exit(&mut self.0, Duration::from_secs(60));
+        assert!(ended.is_some(), "the console consumer does not end");
+    }
+}
+
+impl Drop for ConsoleConsumer {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            process::signal(&self.0, Signal::KILL);
+            let _status = process::wait_exit(&mut self.0, Duration::from_secs(30));
         }
     }
 }

@@ -66,6 +66,8 @@ impl KafkaReader {
                     self.on_reset_offsets(tag, result, now)?;
                 }
             }
+            // Asked only before a start.
+            Reply::Members { .. } => {}
             Reply::Topics { tag, result } => {
                 if let Some(connected) = &mut self.connected {
                     connected.topics.answered(tag, result, now)?;

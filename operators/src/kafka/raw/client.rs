@@ -1,5 +1,6 @@
 //! A client of the library: its handle, its log, its metadata.
 
+use super::trouble::{Trouble, Troubles};
 use super::{Code, PartitionList};
 use rdkafka_sys::bindings as sys;
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ pub(crate) struct Client {
     handle: NonNull<sys::rd_kafka_t>,
     kind: Kind,
     /// Read by the callbacks through the client's opaque pointer, hence boxed, and freed after the handle.
-    _log: Box<Log>,
+    log: Box<Log>,
 }
 
 // SAFETY: librdkafka's handle may be used and destroyed by any thread; all its functions lock. `Log` is Sync.
@@ -42,10 +43,11 @@ pub(crate) struct TopicMetadata {
     pub(crate) partitions: Vec<i32>,
 }
 
-/// What the callbacks need: who speaks, and what it said lately.
+/// What the callbacks need: who speaks, what it said lately, and what it heard of its brokers.
 struct Log {
     client: String,
     said: Mutex<BTreeMap<String, (Instant, u64)>>,
+    troubles: Troubles,
 }
 
 /// The library repeats itself for as long as a broker is away; each kind of line appears this often.
@@ -56,7 +58,7 @@ impl Client {
     pub(crate) fn new(kind: Kind, properties: &Properties, events: i32) -> Result<Arc<Client>, String> {
         let configuration = Configuration::new(properties).map_err(|errors| errors.join("; "))?;
         let name = properties.get("client.id").cloned().unwrap_or_default();
-        let log = Box::new(Log { client: name, said: Mutex::default() });
+        let log = Box::new(Log { client: name, said: Mutex::default(), troubles: Troubles::default() });
         let mut text = [0 as c_char; 512];
         // SAFETY: the configuration is a valid handle. The opaque pointer stays valid for the life of the
         // client: the box is moved into it (moving a box does not move its content) and dropped after
@@ -66,6 +68,7 @@ impl Client {
             sys::rd_kafka_conf_set_opaque(configuration.0.as_ptr(), (&raw const *log).cast_mut().cast());
             sys::rd_kafka_conf_set_log_cb(configuration.0.as_ptr(), Some(on_log));
             sys::rd_kafka_conf_set_error_cb(configuration.0.as_ptr(), Some(on_error));
+            sys::rd_kafka_conf_set_ssl_cert_verify_cb(configuration.0.as_ptr(), Some(on_certificate));
             if events != 0 {
                 sys::rd_kafka_conf_set_events(configuration.0.as_ptr(), events);
             }
@@ -79,7 +82,7 @@ impl Client {
             return Err(text_of(&text));
         };
         std::mem::forget(configuration);
-        let client = Arc::new(Client { handle, kind, _log: log });
+        let client = Arc::new(Client { handle, kind, log });
         if kind == Kind::Consumer && properties.contains_key("group.id") {
             // SAFETY: a valid consumer handle. Errors and log lines then come with the consumer's queue,
             // so that one queue has to be served.
@@ -105,6 +108,11 @@ impl Client {
         let code =
             Code::from(unsafe { sys::rd_kafka_fatal_error(self.pointer(), text.as_mut_ptr(), text.len()) });
         (!code.is_ok()).then(|| format!("{code:?}: {}", text_of(&text)))
+    }
+
+    /// What the client last heard of each broker that it could not reach, the worst first.
+    pub(crate) fn troubles(&self) -> Vec<Trouble> {
+        self.log.troubles.all()
     }
 
     /// Reads the list and nothing else from now on. Does not wait for a broker.
@@ -282,6 +290,11 @@ unsafe extern "C" fn on_log(
         let log = if handle.is_null() { ptr::null() } else { sys::rd_kafka_opaque(handle).cast::<Log>() };
         (log.as_ref(), CStr::from_ptr(facility).to_string_lossy(), CStr::from_ptr(text).to_string_lossy())
     };
+    if let Some(log) = log
+        && facility == "FAIL"
+    {
+        log.troubles.connection_failed(&text);
+    }
     let (client, left_out) = match log {
         Some(log) if level <= 4 => match log.admit(&facility) {
             Some(left_out) => (log.client.as_str(), left_out),
@@ -294,6 +307,39 @@ unsafe extern "C" fn on_log(
         ..=4 => tracing::warn!(client, facility = %facility, left_out, "kafka client: {text}"),
         5 | 6 => tracing::debug!(client, facility = %facility, "kafka client: {text}"),
         _ => tracing::trace!(client, facility = %facility, "kafka client: {text}"),
+    }
+}
+
+/// Decides on a certificate as OpenSSL did, and remembers why: the line that follows only says that it failed.
+unsafe extern "C" fn on_certificate(
+    _: *mut sys::rd_kafka_t,
+    broker: *const c_char,
+    _: i32,
+    error: *mut c_int,
+    _: c_int,
+    _: *const c_char,
+    _: usize,
+    text: *mut c_char,
+    text_bytes: usize,
+    opaque: *mut c_void,
+) -> c_int {
+    const ACCEPTED: c_int = 1;
+    const REFUSED: c_int = 0;
+    // SAFETY: librdkafka calls this with the opaque pointer that `Client::new` set, which lives as long as the client,
+    // the broker's `host:port` as a string that ends, a valid number, and a buffer with its length.
+    unsafe {
+        if *error == 0 {
+            return ACCEPTED;
+        }
+        if let Some(log) = opaque.cast::<Log>().as_ref() {
+            let what = log.troubles.certificate_refused(&CStr::from_ptr(broker).to_string_lossy(), *error);
+            let length = what.len().min(text_bytes.saturating_sub(1));
+            if text_bytes > 0 {
+                ptr::copy_nonoverlapping(what.as_ptr().cast(), text, length);
+                text.add(length).write(0);
+            }
+        }
+        REFUSED
     }
 }
 

@@ -30,6 +30,7 @@ codes! {
     TIMED_OUT_QUEUE = RD_KAFKA_RESP_ERR__TIMED_OUT_QUEUE,
     WAIT_CACHE = RD_KAFKA_RESP_ERR__WAIT_CACHE,
     RETRY = RD_KAFKA_RESP_ERR__RETRY,
+    UNSUPPORTED_FEATURE = RD_KAFKA_RESP_ERR__UNSUPPORTED_FEATURE,
     FATAL = RD_KAFKA_RESP_ERR__FATAL,
     INVALID_DIFFERENT_RECORD = RD_KAFKA_RESP_ERR__INVALID_DIFFERENT_RECORD,
     AUTO_OFFSET_RESET = RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET,
@@ -56,6 +57,7 @@ codes! {
     INVALID_TIMESTAMP = RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP,
     KAFKA_STORAGE_ERROR = RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR,
     SASL_AUTHENTICATION_FAILED = RD_KAFKA_RESP_ERR_SASL_AUTHENTICATION_FAILED,
+    GROUP_ID_NOT_FOUND = RD_KAFKA_RESP_ERR_GROUP_ID_NOT_FOUND,
     FENCED_LEADER_EPOCH = RD_KAFKA_RESP_ERR_FENCED_LEADER_EPOCH,
     UNKNOWN_LEADER_EPOCH = RD_KAFKA_RESP_ERR_UNKNOWN_LEADER_EPOCH,
     OFFSET_NOT_AVAILABLE = RD_KAFKA_RESP_ERR_OFFSET_NOT_AVAILABLE,
@@ -72,6 +74,11 @@ impl Code {
     /// `Err` unless it is success.
     pub(crate) fn ok(self) -> Result<(), Code> {
         if self.is_ok() { Ok(()) } else { Err(self) }
+    }
+
+    /// Whether the client itself says so, without an answer of a broker.
+    pub(crate) fn is_from_the_client(self) -> bool {
+        self.0 < 0
     }
 
     /// Whether waiting and asking again may help: a connection, a leader or a coordinator that is away.

@@ -14,12 +14,16 @@
 mod client;
 mod code;
 mod list;
+mod members;
 mod message;
 mod queue;
+mod trouble;
 
 pub(crate) use client::{Client, Kind, Properties};
 pub(crate) use code::Code;
 pub(crate) use list::PartitionList;
 pub(crate) use list::PartitionOffset;
+pub(crate) use members::GroupMember;
 pub(crate) use message::{Message, Outgoing, Topic};
 pub(crate) use queue::{Isolation, OffsetSpec, Queue, Reply, Signal, TopicDescription};
+pub(crate) use trouble::TroubleKind;

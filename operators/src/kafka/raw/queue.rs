@@ -2,6 +2,7 @@
 
 use super::client::{error_text, millis, text_of};
 use super::list::{PartitionOffset, element_of, elements_of};
+use super::members::{GroupMember, members_of};
 use super::message::Message;
 use super::{Client, Code, PartitionList};
 use rdkafka_sys::bindings as sys;
@@ -20,10 +21,10 @@ pub(crate) trait Signal: Send + Sync {
 
 /// A queue of a client.
 pub(crate) struct Queue {
-    handle: NonNull<sys::rd_kafka_queue_t>,
+    pub(super) handle: NonNull<sys::rd_kafka_queue_t>,
     /// Keeps what the callback points at alive. Boxed, because a pointer to a trait object has two words.
     signal: Option<Box<Arc<dyn Signal>>>,
-    client: Arc<Client>,
+    pub(super) client: Arc<Client>,
 }
 
 // SAFETY: librdkafka's queues lock; this owner may move between threads. It is not `Sync`: two threads that
@@ -53,6 +54,8 @@ pub(crate) enum Reply {
     Offsets { tag: usize, result: Result<Vec<PartitionOffset>, String> },
     /// To a question for topics.
     Topics { tag: usize, result: Result<Vec<TopicDescription>, String> },
+    /// To a question for the members of a group.
+    Members { tag: usize, result: Result<Vec<GroupMember>, Code> },
 }
 
 /// A topic as the cluster describes it.
@@ -180,35 +183,19 @@ impl Queue {
                 sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_UNCOMMITTED
             }
         };
-        let mut text = [0 as c_char; 512];
-        // SAFETY: valid handles. The options are destroyed after the request, which copies them and the list.
+        let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTOFFSETS;
+        let options = Options::new(&self.client, operation, timeout, tag)?;
+        // SAFETY: valid handles; the request copies the options and the list.
         unsafe {
-            let options = sys::rd_kafka_AdminOptions_new(
+            error_text(sys::rd_kafka_AdminOptions_set_isolation_level(options.pointer(), isolation))?;
+            sys::rd_kafka_ListOffsets(
                 self.client.pointer(),
-                sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_LISTOFFSETS,
+                list.pointer(),
+                options.pointer(),
+                self.handle.as_ptr(),
             );
-            let result = (|| {
-                Code::from(sys::rd_kafka_AdminOptions_set_request_timeout(
-                    options,
-                    millis(timeout),
-                    text.as_mut_ptr(),
-                    text.len(),
-                ))
-                .ok()
-                .map_err(|_| text_of(&text))?;
-                error_text(sys::rd_kafka_AdminOptions_set_isolation_level(options, isolation))?;
-                sys::rd_kafka_AdminOptions_set_opaque(options, tag as *mut c_void);
-                sys::rd_kafka_ListOffsets(
-                    self.client.pointer(),
-                    list.pointer(),
-                    options,
-                    self.handle.as_ptr(),
-                );
-                Ok(())
-            })();
-            sys::rd_kafka_AdminOptions_destroy(options);
-            result
         }
+        Ok(())
     }
 
     /// Asks what the cluster knows of the topics, without waiting; the answer comes to this queue.
@@ -221,30 +208,17 @@ impl Queue {
         let names: Result<Vec<CString>, _> = topics.into_iter().map(CString::new).collect();
         let names = names.map_err(|_| "a topic name has a zero byte".to_owned())?;
         let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
-        let mut text = [0 as c_char; 512];
-        // SAFETY: valid handles, and an array of strings that end with its length. Options and collection are
-        // destroyed after the request, which copies both.
+        let operation = sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS;
+        let options = Options::new(&self.client, operation, timeout, tag)?;
+        // SAFETY: valid handles, and an array of strings that end with its length. The collection is destroyed after
+        // the request, which copies it and the options.
         unsafe {
-            let options = sys::rd_kafka_AdminOptions_new(
-                self.client.pointer(),
-                sys::rd_kafka_admin_op_t::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
-            );
-            let code = Code::from(sys::rd_kafka_AdminOptions_set_request_timeout(
-                options,
-                millis(timeout),
-                text.as_mut_ptr(),
-                text.len(),
-            ));
-            if code.is_ok() {
-                sys::rd_kafka_AdminOptions_set_opaque(options, tag as *mut c_void);
-                let topics =
-                    sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
-                sys::rd_kafka_DescribeTopics(self.client.pointer(), topics, options, self.handle.as_ptr());
-                sys::rd_kafka_TopicCollection_destroy(topics);
-            }
-            sys::rd_kafka_AdminOptions_destroy(options);
-            code.ok().map_err(|_| text_of(&text))
+            let topics = sys::rd_kafka_TopicCollection_of_topic_names(pointers.as_mut_ptr(), pointers.len());
+            let queue = self.handle.as_ptr();
+            sys::rd_kafka_DescribeTopics(self.client.pointer(), topics, options.pointer(), queue);
+            sys::rd_kafka_TopicCollection_destroy(topics);
         }
+        Ok(())
     }
 
     /// The next answer; waits at most `timeout`, not at all when it is zero.
@@ -252,7 +226,7 @@ impl Queue {
         loop {
             let event = self.event(timeout)?;
             // SAFETY: a valid event; every part that is read belongs to it and is copied before it goes.
-            // Commits and offset requests are all that is ever sent with an answer to such a queue.
+            // Commits and these questions are all that is ever sent with an answer to such a queue.
             unsafe {
                 let error = Code::from(sys::rd_kafka_event_error(event.0.as_ptr()));
                 match sys::rd_kafka_event_type(event.0.as_ptr()) {
@@ -293,6 +267,13 @@ impl Queue {
                         let topics = sys::rd_kafka_DescribeTopics_result_topics(result, &mut count);
                         let topics = (0..count).map(|index| describe(*topics.add(index))).collect();
                         return Some(Reply::Topics { tag, result: Ok(topics) });
+                    }
+                    sys::RD_KAFKA_EVENT_DESCRIBECONSUMERGROUPS_RESULT => {
+                        let tag = sys::rd_kafka_event_opaque(event.0.as_ptr()) as usize;
+                        let result = error.ok().and_then(|()| {
+                            members_of(sys::rd_kafka_event_DescribeConsumerGroups_result(event.0.as_ptr()))
+                        });
+                        return Some(Reply::Members { tag, result });
                     }
                     other => {
                         tracing::debug!(event = other, "an answer of an unknown kind was left aside");
@@ -372,6 +353,46 @@ unsafe fn describe(topic: *const sys::rd_kafka_TopicDescription_t) -> TopicDescr
 unsafe extern "C" fn on_not_empty(_: *mut sys::rd_kafka_t, opaque: *mut c_void) {
     // SAFETY: the pointer is the one that `signal_with` gave, valid for as long as the callback is in place.
     unsafe { (*opaque.cast::<Arc<dyn Signal>>()).raise() };
+}
+
+/// What a question may take, and the tag that its answer carries.
+pub(super) struct Options(NonNull<sys::rd_kafka_AdminOptions_t>);
+
+impl Options {
+    pub(super) fn new(
+        client: &Client,
+        operation: sys::rd_kafka_admin_op_t,
+        timeout: Duration,
+        tag: usize,
+    ) -> Result<Options, String> {
+        // SAFETY: a valid client; the library knows every operation that its bindings name.
+        let handle = unsafe { sys::rd_kafka_AdminOptions_new(client.pointer(), operation) };
+        let options = Options(NonNull::new(handle).expect("options are never null"));
+        let mut text = [0 as c_char; 512];
+        // SAFETY: valid options, and a buffer with its length.
+        let code = Code::from(unsafe {
+            sys::rd_kafka_AdminOptions_set_opaque(options.pointer(), tag as *mut c_void);
+            sys::rd_kafka_AdminOptions_set_request_timeout(
+                options.pointer(),
+                millis(timeout),
+                text.as_mut_ptr(),
+                text.len(),
+            )
+        });
+        code.ok().map_err(|_| text_of(&text))?;
+        Ok(options)
+    }
+
+    pub(super) fn pointer(&self) -> *mut sys::rd_kafka_AdminOptions_t {
+        self.0.as_ptr()
+    }
+}
+
+impl Drop for Options {
+    fn drop(&mut self) {
+        // SAFETY: the only owner of valid options.
+        unsafe { sys::rd_kafka_AdminOptions_destroy(self.pointer()) };
+    }
 }
 
 struct Event(NonNull<sys::rd_kafka_event_t>);

@@ -4,10 +4,15 @@
 //! start ends with class `Unavailable` (69). A committed offset that could not be fetched is never taken for one
 //! that does not exist: the policy for unknown offsets would skip or repeat everything.
 //!
+//! A password, a certificate or a protocol that does not fit is not waited for: what the client heard of its brokers
+//! ends the start within seconds, with the cause.
+//!
 //! These calls wait: they belong to the start of a process, not to a worker that runs.
 
 use super::super::config::ConsumerConfig;
-use super::super::raw::{Client, Code, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply};
+use super::super::raw::{
+    Client, Code, GroupMember, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply, TroubleKind,
+};
 use super::super::reaper;
 use crate::fault::Fault;
 use std::collections::BTreeMap;
@@ -43,6 +48,12 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// One attempt waits this long at most, so that a lost answer costs an attempt and not the deadline.
 const ATTEMPT: Duration = Duration::from_secs(5);
+/// A broker that refuses the client is asked again for this long: one that starts may not know its users yet.
+const REFUSED_FOR: Duration = Duration::from_secs(2);
+/// A port that seems to speak another protocol, for this long: a broker that starts or ends looks the same.
+const OTHER_PROTOCOL_FOR: Duration = Duration::from_secs(4);
+/// So many members of a group are named.
+const MEMBERS_NAMED: usize = 5;
 /// A topic counts as missing when the cluster says so for this long: a new one travels through the metadata.
 const MISSING_FOR: Duration = Duration::from_secs(2);
 
@@ -121,6 +132,7 @@ impl Lookup {
                     missing.push(topic.clone());
                     break;
                 }
+                self.refusal(error)?;
                 pauses.pause(|| self.unavailable(&format!("the partitions of topic `{topic}`"), error))?;
             }
         }
@@ -154,12 +166,73 @@ impl Lookup {
                     return Err(denied(&format!("group `{}` (operation Describe)", self.group_id), code));
                 }
                 Some(code) => {
+                    self.refusal(code)?;
                     let what = format!("the committed offsets of group `{}`", self.group_id);
                     tracing::debug!(error = ?code, group = self.group_id, "committed offsets are asked for again");
                     pauses.pause(|| self.unavailable(&what, code))?;
                 }
             }
         }
+    }
+
+    /// Refuses a group that has members: they read the same partitions, and the coordinator takes no offsets from
+    /// anybody else while they are there.
+    pub fn refuse_members(&mut self) -> Result<(), Fault> {
+        let mut pauses = Pauses::new(self.deadline);
+        let mut tag = 0;
+        loop {
+            tag += 1;
+            let timeout = ATTEMPT.min(pauses.left());
+            let replies = self.replies.as_mut().expect("the queue is there until the look-up is dropped");
+            let asked = replies.ask_members(&self.group_id, timeout, tag);
+            let answer = match asked {
+                Err(text) => return Err(Fault::new(ErrorClass::Config, text)),
+                Ok(()) => wait_for(replies, timeout, |reply| match reply {
+                    Reply::Members { tag: of, result } if of == tag => Some(result),
+                    _ => None,
+                }),
+            };
+            let code = match answer.unwrap_or(Err(Code::TIMED_OUT)) {
+                Ok(members) if members.is_empty() => return Ok(()),
+                Ok(members) => return Err(self.has_members(&members)),
+                Err(code) => code,
+            };
+            match code {
+                Code::UNSUPPORTED_FEATURE => {
+                    tracing::debug!(group = self.group_id, "the brokers do not tell the members of a group");
+                    return Ok(());
+                }
+                Code::INVALID_ARG => {
+                    let text = format!("`{}` is a group of something else than consumers", self.group_id);
+                    return Err(Fault::new(ErrorClass::Config, text));
+                }
+                code if code.is_denied() => {
+                    return Err(denied(&format!("group `{}` (operation Describe)", self.group_id), code));
+                }
+                code => {
+                    self.refusal(code)?;
+                    let what = format!("the members of group `{}`", self.group_id);
+                    pauses.pause(|| self.unavailable(&what, code))?;
+                }
+            }
+        }
+    }
+
+    fn has_members(&self, members: &[GroupMember]) -> Fault {
+        let names: Vec<String> = members.iter().take(MEMBERS_NAMED).map(ToString::to_string).collect();
+        let more = match members.len().saturating_sub(MEMBERS_NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        Fault::new(
+            ErrorClass::TryAgain,
+            format!(
+                "group `{}` has members that read the same partitions: {}{more}; stop them or take another group_id (one that was killed leaves after its session timeout)",
+                self.group_id,
+                names.join(", ")
+            ),
+        )
+        .code("GROUP_HAS_MEMBERS")
     }
 
     /// Start and end of each partition's log (the end counts open transactions).
@@ -204,7 +277,13 @@ impl Lookup {
             };
             let answer: Result<Vec<PartitionOffset>, String> = replies
                 .ask_offsets(open.iter().copied(), spec, Isolation::Uncommitted, timeout, tag)
-                .and_then(|()| answer(replies, tag, timeout));
+                .and_then(|()| {
+                    let answer = wait_for(replies, timeout, |reply| match reply {
+                        Reply::Offsets { tag: of, result } if of == tag => Some(result),
+                        _ => None,
+                    });
+                    answer.unwrap_or_else(|| Err("no answer".to_owned()))
+                });
             let error = match answer {
                 Err(error) => error,
                 Ok(offsets) => {
@@ -225,8 +304,29 @@ impl Lookup {
                     error
                 }
             };
+            self.refusal(Code::TIMED_OUT)?;
             pauses.pause(|| self.unavailable_text(&what(&open), &error))?;
         }
+    }
+
+    /// A fault when the client could not ask because of something that does not pass by waiting. `code` is what became
+    /// of the question: an error that a broker answered with is no matter of the connection.
+    fn refusal(&self, code: Code) -> Result<(), Fault> {
+        if !code.is_from_the_client() {
+            return Ok(());
+        }
+        let troubles = self.client().troubles();
+        let Some(worst) = troubles.first() else { return Ok(()) };
+        let (lasted, class) = match worst.kind {
+            TroubleKind::Away => return Ok(()),
+            TroubleKind::OtherProtocol => (OTHER_PROTOCOL_FOR, ErrorClass::Unavailable),
+            TroubleKind::Refused => (REFUSED_FOR, ErrorClass::Config),
+        };
+        if !worst.has_lasted(lasted) {
+            return Ok(());
+        }
+        let text = format!("kafka cannot be used: {worst} (see `security`); nothing was read");
+        Err(Fault::new(class, text))
     }
 
     fn unavailable(&self, what: &str, code: Code) -> Fault {
@@ -234,6 +334,8 @@ impl Lookup {
     }
 
     fn unavailable_text(&self, what: &str, error: &str) -> Fault {
+        let troubles: Vec<String> = self.client().troubles().iter().map(ToString::to_string).collect();
+        let error = if troubles.is_empty() { error.to_owned() } else { troubles.join("; ") };
         Fault::new(
             ErrorClass::Unavailable,
             format!(
@@ -252,15 +354,19 @@ impl Drop for Lookup {
     }
 }
 
-fn answer(replies: &mut Queue, tag: usize, timeout: Duration) -> Result<Vec<PartitionOffset>, String> {
+/// Waits for the answer that `pick` takes; `None` when there is none.
+fn wait_for<T>(replies: &mut Queue, timeout: Duration, pick: impl Fn(Reply) -> Option<T>) -> Option<T> {
     // The library answers every question itself when its time is over; the second is for its thread.
     let end = Instant::now() + timeout + Duration::from_secs(1);
     loop {
         let left = end.saturating_duration_since(Instant::now());
         match replies.reply(left) {
-            Some(Reply::Offsets { tag: of, result }) if of == tag => return result,
-            Some(_) => {}
-            None if left.is_zero() => return Err("no answer".to_owned()),
+            Some(reply) => {
+                if let Some(picked) = pick(reply) {
+                    return Some(picked);
+                }
+            }
+            None if left.is_zero() => return None,
             None => {}
         }
     }

@@ -1,0 +1,147 @@
+//! A broker that wants TLS and a login on a listener of its own, beside the one in plaintext that the harness uses.
+//!
+//! Its certificate is made by the JDK's `keytool`, signs itself, and names `localhost` only: clients that come by
+//! 127.0.0.1 meet a certificate of another host.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::broker::{Extras, Listener};
+use crate::{Broker, Kafka, Scratch, ports, process};
+
+/// The user that logs in with SCRAM.
+pub const SCRAM_USER: &str = "scram-user";
+/// Its password.
+pub const SCRAM_PASSWORD: &str = "scram-pass-4711";
+/// The user that logs in with PLAIN.
+pub const PLAIN_USER: &str = "plain-user";
+/// Its password.
+pub const PLAIN_PASSWORD: &str = "plain-pass-0815";
+
+/// For key stores; it guards nothing.
+const STORE_PASSWORD: &str = "changeit";
+
+/// A broker with a `SASL_SSL` listener.
+pub struct SecureBroker {
+    broker: Broker,
+    port: u16,
+    files: Scratch,
+}
+
+impl SecureBroker {
+    /// Starts one.
+    pub fn start() -> SecureBroker {
+        let files = Scratch::new("secure");
+        let port = ports::free();
+        make_certificate(&files, "broker", "localhost");
+        make_certificate(&files, "stranger", "localhost");
+        let store = files.join("broker.p12").display().to_string();
+        let on = |key: &str| format!("listener.name.secure.{key}");
+        let plain = format!(
+            "org.apache.kafka.common.security.plain.PlainLoginModule required user_{PLAIN_USER}=\"{PLAIN_PASSWORD}\";"
+        );
+        let scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;";
+        let lines = [
+            (on("ssl.keystore.type"), "PKCS12"),
+            (on("ssl.keystore.location"), &store),
+            (on("ssl.keystore.password"), STORE_PASSWORD),
+            (on("ssl.key.password"), STORE_PASSWORD),
+            (on("sasl.enabled.mechanisms"), "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512"),
+            (on("plain.sasl.jaas.config"), &plain),
+            (on("scram-sha-256.sasl.jaas.config"), scram),
+            (on("scram-sha-512.sasl.jaas.config"), scram),
+        ];
+        let properties: Vec<(&str, &str)> = lines.iter().map(|(key, value)| (key.as_str(), *value)).collect();
+        let users: Vec<String> = ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+            .map(|mechanism| format!("{mechanism}=[name={SCRAM_USER},password={SCRAM_PASSWORD}]"))
+            .into();
+        let format: Vec<&str> = users.iter().flat_map(|user| ["--add-scram", user]).collect();
+        let secure = Listener {
+            name: "SECURE".into(),
+            protocol: "SASL_SSL",
+            port,
+            advertised: format!("localhost:{port}"),
+        };
+        let broker =
+            Broker::start_with(Extras { properties: &properties, listeners: vec![secure], format: &format });
+        SecureBroker { broker, port, files }
+    }
+
+    /// The cluster by its listener in plaintext, without a login.
+    pub fn kafka(&self) -> &Kafka {
+        self.broker.kafka()
+    }
+
+    /// The listener with TLS and login, by the name in its certificate.
+    pub fn address(&self) -> String {
+        format!("localhost:{}", self.port)
+    }
+
+    /// The same by a name that is not in its certificate.
+    pub fn address_of_another_name(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// A listener in plaintext that answers, and the address that it advertises, where nothing listens.
+    pub fn misleading(&self) -> (String, String) {
+        self.broker.misleading()
+    }
+
+    /// The authority that signed the broker's certificate.
+    pub fn ca_file(&self) -> PathBuf {
+        self.files.join("broker.pem")
+    }
+
+    /// One that did not.
+    pub fn other_ca_file(&self) -> PathBuf {
+        self.files.join("stranger.pem")
+    }
+
+    /// A new file with a password, as an editor leaves it.
+    pub fn password_file(&self, password: &str) -> PathBuf {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("password-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        self.files.write(&name, &format!("{password}\n"))
+    }
+}
+
+/// Makes a certificate for `host` that signs itself: `name.p12` with the key, and `name.pem` without.
+fn make_certificate(files: &Scratch, name: &str, host: &str) {
+    let store = files.join(&format!("{name}.p12")).display().to_string();
+    let subject = format!("CN={name}");
+    let names = format!("SAN=dns:{host}");
+    let key: &[&str] = &[
+        "-genkeypair",
+        "-alias",
+        name,
+        "-keyalg",
+        "EC",
+        "-groupname",
+        "secp256r1",
+        "-dname",
+        &subject,
+        "-ext",
+        &names,
+        "-validity",
+        "2",
+    ];
+    let file = files.join(&format!("{name}.pem")).display().to_string();
+    let export: &[&str] = &["-exportcert", "-rfc", "-alias", name, "-file", &file];
+    for arguments in [key, export] {
+        let output = process::run(Command::new("keytool").args(arguments).args([
+            "-keystore",
+            &store,
+            "-storetype",
+            "PKCS12",
+            "-storepass",
+            STORE_PASSWORD,
+        ]));
+        assert!(
+            output.status.success(),
+            "keytool {arguments:?}: {}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
