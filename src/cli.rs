@@ -59,6 +59,9 @@ enum CliCommand<S: Args> {
         tidegate check flow.yaml --format json   # one problem per line, for a program\n\n\
         Exits with 0 when the flow can run, else with 78.")]
     Check(CliCheck<S>),
+    /// Look where a flow stands
+    #[command(subcommand)]
+    Offsets(CliOffsets<S>),
     /// Look into a recovery store
     #[command(subcommand)]
     Recovery(CliRecovery),
@@ -82,6 +85,27 @@ enum CliCommand<S: Args> {
         #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
         directory: Option<PathBuf>,
     },
+}
+
+#[derive(Debug, Subcommand)]
+enum CliOffsets<S: Args> {
+    /// Print for each partition what the group and the store say, what the log holds, and the lag: nothing is changed
+    #[command(after_help = "Example:\n  tidegate offsets show flow.yaml -r ./recovery\n\n\
+        May run beside the flow. The lag is what lies between the group's offset and the end of the log; without a \
+        group offset it is unknown.")]
+    Show(CliOffsetsShow<S>),
+}
+
+#[derive(Debug, Args)]
+struct CliOffsetsShow<S: Args> {
+    #[command(flatten)]
+    source: S,
+    /// Directory of the recovery store, when the file does not name it
+    #[arg(short = 'r', long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    recovery: Option<String>,
+    /// How the offsets are printed
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = PossibleValuesParser::new(["text", "json"]))]
+    format: String,
 }
 
 #[derive(Debug, Subcommand)]
@@ -222,6 +246,8 @@ pub enum Config {
     Run(RunConfig),
     /// Check a flow.
     Check(CheckConfig),
+    /// Print where a flow stands.
+    OffsetsShow(OffsetsConfig),
     /// Print what a store holds.
     RecoveryInspect(PathBuf),
     /// Check a store.
@@ -274,6 +300,15 @@ pub struct CheckConfig {
     /// Print the effective settings too.
     pub explain: bool,
     /// Problems as JSON lines.
+    pub json: bool,
+}
+
+/// Print where a flow stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OffsetsConfig {
+    /// The flow.
+    pub flow: FlowConfig,
+    /// A JSON object for each partition, one per line.
     pub json: bool,
 }
 
@@ -356,6 +391,14 @@ fn parse_as<S: FlowSource>(
             flow: FlowConfig { file: check.source.file(), kind, flags: check.cluster.settings() },
             explain: check.explain,
             json: check.format == "json",
+        })),
+        CliCommand::Offsets(CliOffsets::Show(show)) => Parsed::Do(Config::OffsetsShow(OffsetsConfig {
+            flow: FlowConfig {
+                file: show.source.file(),
+                kind,
+                flags: settings([("-r", "recovery.directory", show.recovery)]),
+            },
+            json: show.format == "json",
         })),
         CliCommand::Recovery(CliRecovery::Inspect { directory }) => {
             Parsed::Do(Config::RecoveryInspect(directory))

@@ -1,14 +1,14 @@
 //! From a command line to its end: what each command does.
 
 use crate::check;
-use crate::cli::{self, Config, Parsed, RunConfig};
+use crate::cli::{self, Config, FlowConfig, Parsed, RunConfig, RunOptions};
 use crate::config::flow_file::FileKind;
 use crate::config::layers::Environment;
 use crate::config::settings::LogSettings;
 use crate::config::{FlowDescription, Problems, Settings};
 use crate::flow::{Flow, described};
 use crate::run::{Describe, Job};
-use crate::{demo, run, telemetry};
+use crate::{demo, run, standing, telemetry};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -47,6 +47,7 @@ fn perform(config: Config, program: Option<(String, Describe)>) -> ExitCode {
             None => check::run(&config, &environment),
             Some((name, describe)) => check_program(&config, &environment, &name, describe),
         },
+        Config::OffsetsShow(config) => show_offsets(&config, &environment, program),
         Config::RecoveryInspect(directory) => {
             look(&directory, |store| store.inspect().map(|found| (found.to_string(), true)))
         }
@@ -67,37 +68,67 @@ fn perform(config: Config, program: Option<(String, Describe)>) -> ExitCode {
 }
 
 fn start(config: &RunConfig, environment: &Environment, program: Option<(String, Describe)>) -> ExitCode {
-    let loaded = check::load_config(&config.flow, environment);
+    let (job, warnings) = match load_job(&config.flow, config.options, environment, program) {
+        Ok(loaded) => loaded,
+        Err(code) => return code,
+    };
+    telemetry::start(&job.settings.log);
+    warn(&warnings);
+    ExitCode::from(run::run(job))
+}
+
+/// What a file or a program says, checked; problems are printed.
+fn load_job(
+    flow: &FlowConfig,
+    options: RunOptions,
+    environment: &Environment,
+    program: Option<(String, Describe)>,
+) -> Result<(Job, Problems), ExitCode> {
+    let loaded = check::load_config(flow, environment);
     let in_common = loaded.in_common();
     let job = |name: String, describe: Describe, settings: Settings| Job {
         name,
         describe,
         settings,
         in_common,
-        until_end: config.options.until_end,
-        allow_lost_state: config.options.allow_lost_state,
-        allow_dropped_state: config.options.allow_dropped_state,
-        allow_older_snapshot: config.options.allow_older_snapshot,
+        until_end: options.until_end,
+        allow_lost_state: options.allow_lost_state,
+        allow_dropped_state: options.allow_dropped_state,
+        allow_older_snapshot: options.allow_older_snapshot,
     };
-    debug_assert_eq!(program.is_some(), config.flow.kind == FileKind::SettingsOnly);
-    let (job, warnings) = match program {
-        None => match loaded.into_flow() {
-            Err((source, problems)) => return refused(&check::problems_text(&source, &problems)),
-            Ok((description, settings, warnings)) => {
-                (job(description.name.to_string(), of_file(description), settings), warnings)
-            }
-        },
+    debug_assert_eq!(program.is_some(), flow.kind == FileKind::SettingsOnly);
+    let refused = |(source, problems)| refused(&check::problems_text(&source, &problems));
+    match program {
+        None => {
+            let (description, settings, warnings) = loaded.into_flow().map_err(refused)?;
+            Ok((job(description.name.to_string(), of_file(description), settings), warnings))
+        }
         Some((name, describe)) => {
             let name = loaded.name.clone().unwrap_or(name);
-            match loaded.into_settings() {
-                Err((source, problems)) => return refused(&check::problems_text(&source, &problems)),
-                Ok((settings, warnings)) => (job(name, describe, settings), warnings),
-            }
+            let (settings, warnings) = loaded.into_settings().map_err(refused)?;
+            Ok((job(name, describe, settings), warnings))
         }
+    }
+}
+
+/// Prints where the flow stands in each partition.
+fn show_offsets(
+    config: &cli::OffsetsConfig,
+    environment: &Environment,
+    program: Option<(String, Describe)>,
+) -> ExitCode {
+    let (job, _) = match load_job(&config.flow, RunOptions::default(), environment, program) {
+        Ok(loaded) => loaded,
+        Err(code) => return code,
     };
-    telemetry::start(&job.settings.log);
-    warn(&warnings);
-    ExitCode::from(run::run(job))
+    telemetry::start(&LogSettings { level: "warn".into(), ..job.settings.log.clone() });
+    match standing::find(&job) {
+        Ok(found) => print(&if config.json { found.json() } else { found.to_string() }),
+        Err(fault) => {
+            eprintln!("{fault}");
+            ExitCode::from(fault.class.exit_code())
+        }
+    }
 }
 
 /// The steps of a flow file, for the builder.
@@ -149,16 +180,24 @@ fn look(
     show: impl FnOnce(&RecoveryStore) -> Result<(String, bool), StoreError>,
 ) -> ExitCode {
     match show(&RecoveryStore::new(Arc::new(LocalDirectory::new(directory)))) {
-        Ok((text, sound)) => {
-            if let Err(error) = writeln!(std::io::stdout(), "{text}") {
-                eprintln!("cannot write to stdout: {error}");
-                return ExitCode::from(ErrorClass::StoreIo.exit_code());
-            }
-            ExitCode::from(if sound { 0 } else { ErrorClass::Data.exit_code() })
+        Ok((text, true)) => print(&text),
+        Ok((text, false)) => {
+            let printed = print(&text);
+            if printed == ExitCode::SUCCESS { ExitCode::from(ErrorClass::Data.exit_code()) } else { printed }
         }
         Err(error) => {
             eprintln!("{error}");
             ExitCode::from(error.class().exit_code())
+        }
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    match writeln!(std::io::stdout(), "{text}") {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cannot write to stdout: {error}");
+            ExitCode::from(ErrorClass::StoreIo.exit_code())
         }
     }
 }

@@ -66,6 +66,7 @@ mod restore;
 mod run;
 mod signals;
 mod snapshots;
+mod standing;
 mod start;
 pub mod telemetry;
 pub mod value;

@@ -31,6 +31,7 @@ mod security;
 mod signals;
 mod silence;
 mod stale_writer;
+mod standing;
 mod store;
 mod two_sinks;
 mod volatile_state;

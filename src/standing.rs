@@ -1,0 +1,119 @@
+//! Where a flow stands: `tidegate offsets show`. Nothing is changed, and nothing is joined; it may run beside the flow.
+
+use crate::clients;
+use crate::run::Job;
+use serde::Serialize;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tidegate_operators::fault::Fault;
+use tidegate_operators::kafka::{Lookup, reaper};
+use tidegate_recovery::storage::LocalDirectory;
+use tidegate_recovery::{ErrorClass, NextOffset, RecoveryStore, TopicPartition};
+
+/// How long the client that asked may take to close.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(3);
+
+/// Where a flow stands in one partition. All offsets are those of the next record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Position {
+    topic: String,
+    partition: i32,
+    /// What the group has committed.
+    group: Option<i64>,
+    /// Where a restore goes on.
+    store: Option<i64>,
+    log_start: i64,
+    log_end: i64,
+    /// From the group's offset to the end of the log.
+    lag: Option<i64>,
+}
+
+/// Where a flow stands in all its partitions, sorted.
+pub(crate) struct Standing(Vec<Position>);
+
+/// Asks the brokers and looks into the store.
+pub(crate) fn find(job: &Job) -> Result<Standing, Fault> {
+    let (plan, _) = job.plan();
+    let clients = clients::configs(&job.settings)?;
+    let stored = stored(job)?;
+    let found = (|| {
+        let mut lookup = Lookup::new(&clients.consumer, job.settings.cluster.startup_timeout)?;
+        let partitions = lookup.partitions(&plan.input_topics)?;
+        let committed = lookup.committed(&partitions)?;
+        let bounds = lookup.bounds(&partitions)?;
+        let positions = partitions.into_iter().map(|partition| {
+            let log = bounds[&partition];
+            let group = committed.get(&partition).map(|next| next.0);
+            let store = stored.iter().find(|(known, _)| *known == partition).map(|(_, next)| next.0);
+            Position {
+                topic: partition.topic.to_string(),
+                partition: partition.partition,
+                group,
+                store,
+                log_start: log.start.0,
+                log_end: log.end.0,
+                lag: group.map(|group| (log.end.0 - group).max(0)),
+            }
+        });
+        Ok(Standing(positions.collect()))
+    })();
+    for client in reaper::wait(CLOSE_DEADLINE) {
+        tracing::warn!(client, "a client did not close in time");
+    }
+    found
+}
+
+/// The offsets of the store's newest record; none when the flow has no store, or has not begun one.
+fn stored(job: &Job) -> Result<Vec<(TopicPartition, NextOffset)>, Fault> {
+    let Some(directory) = &job.settings.recovery.directory else { return Ok(Vec::new()) };
+    if !directory.exists() {
+        let what = format!("there is no recovery store in {}", directory.display());
+        return Err(Fault::new(ErrorClass::Config, what));
+    }
+    let store = RecoveryStore::new(Arc::new(LocalDirectory::new(directory)));
+    store.inspect().map(|found| found.offsets).map_err(|error| {
+        let class = error.class();
+        Fault::new(class, error.to_string())
+    })
+}
+
+impl Standing {
+    /// A JSON object for each partition, one per line.
+    pub(crate) fn json(&self) -> String {
+        let lines = self.0.iter().map(|one| serde_json::to_string(one).expect("numbers and a name"));
+        lines.collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let head = ["topic", "partition", "group", "store", "log start", "log end", "lag"];
+        let shown = |offset: Option<i64>| offset.map_or("-".to_owned(), |offset| offset.to_string());
+        let rows = self.0.iter().map(|one| {
+            [
+                one.topic.clone(),
+                one.partition.to_string(),
+                shown(one.group),
+                shown(one.store),
+                one.log_start.to_string(),
+                one.log_end.to_string(),
+                shown(one.lag),
+            ]
+        });
+        let table: Vec<[String; 7]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+        let widths: [usize; 7] = std::array::from_fn(|column| {
+            table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
+        });
+        for (number, row) in table.iter().enumerate() {
+            if number > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{:<width$}", row[0], width = widths[0])?;
+            for (cell, width) in row.iter().zip(widths).skip(1) {
+                write!(f, "  {cell:>width$}")?;
+            }
+        }
+        Ok(())
+    }
+}
