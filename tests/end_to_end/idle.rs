@@ -26,6 +26,9 @@ fn contents(store: &Path) -> BTreeMap<String, (u64, std::time::SystemTime)> {
     found
 }
 
+/// The partitions are idle before the store counts as settled: their windows are saved as closed when they become it.
+const EVENT_TIME: &str = "out_of_order: 2s, idle: 1s";
+
 fn settle(store: &Path) -> BTreeMap<String, (u64, std::time::SystemTime)> {
     let mut last = contents(store);
     let mut since = Instant::now();
@@ -46,7 +49,7 @@ fn four_idle_workers_use_under_a_twentieth_of_a_core_and_write_nothing_but_the_l
     let case = Case::new("idle", 2);
     let events = Workload { partitions: 2, records: 200, ..Workload::default() }.events();
     case.kafka.produce(&case.input, &messages(&events));
-    let flow = case.flow(&window_steps("out_of_order: 2s", "tumbling: 10s")).recovery("commit_interval: 1s");
+    let flow = case.flow(&window_steps(EVENT_TIME, "tumbling: 10s")).recovery("commit_interval: 1s");
     let mut cluster = case.launch(&flow).shape(1, 4).recovery(&case.store()).start();
     case.wait_caught_up();
     let before = settle(&case.store());
@@ -67,7 +70,7 @@ fn thousands_of_idle_epochs_leave_the_size_of_the_store_unchanged() {
     let events = Workload { partitions: 1, records: 200, ..Workload::default() }.events();
     case.kafka.produce(&case.input, &messages(&events));
     let flow = case
-        .flow(&window_steps("out_of_order: 2s", "tumbling: 10s"))
+        .flow(&window_steps(EVENT_TIME, "tumbling: 10s"))
         .top("epoch_interval: 5ms")
         .recovery("commit_interval: 5ms");
     let mut cluster = case.launch(&flow).recovery(&case.store()).start();

@@ -112,6 +112,8 @@ impl Writer {
             .set("partitioner", "murmur2_random")
             .set("linger.ms", "2")
             .set("batch.num.messages", "10000")
+            // The topic's limit decides.
+            .set("message.max.bytes", "10000000")
             .set("message.timeout.ms", "60000");
         if let Some(id) = transactional {
             config.set("transactional.id", id);
