@@ -167,6 +167,9 @@ struct CliRun<S: Args> {
     #[command(flatten)]
     log: CliLog,
     /// Read each partition to the end that it has now, close all windows, and exit
+    ///
+    /// Windows that are still open are written as they stand, and kept: when the flow goes on they are written
+    /// again, complete. The last result of a key and window is the right one.
     #[arg(long)]
     until_end: bool,
     /// Start from an empty store although the group has offsets: the lost state is accepted

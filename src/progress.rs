@@ -1,4 +1,4 @@
-//! The progress of a bounded run, on a terminal: records, rate, lag, epoch.
+//! The progress of a bounded run, on a terminal: records, rate, lag, epoch; and at the end of any run, what was left out.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -42,6 +42,21 @@ pub(crate) fn show(bounded: bool, process: &Arc<ProcessContext>) -> Option<Progr
         ));
     });
     Some(Progress { end: Some(end), thread: thread.ok() })
+}
+
+/// Says what this process read and, for each step, how many records it left out, so that nobody has to have looked at
+/// `/metrics` in time.
+pub(crate) fn say_what_was_left_out(process: &ProcessContext) {
+    let status = process.status.snapshot();
+    tracing::info!(records = records_of(&status), "records that this process read");
+    for (step, figures) in status.steps.iter().filter(|(_, figures)| figures.late + figures.dropped > 0) {
+        tracing::warn!(
+            step = step.as_str(),
+            late = figures.late,
+            dropped = figures.dropped,
+            "the step left records out"
+        );
+    }
 }
 
 fn write_line(text: &str) {

@@ -285,12 +285,13 @@ fn bring_up(
     let work =
         Work::new(job, plan, steps, clients, beginning, &joined).map_err(|cause| ended(supervisor, cause))?;
     probe.serve(Arc::clone(&work.process), Arc::clone(&work.tracker));
-    let faults = work.process.faults.clone();
+    let process = Arc::clone(&work.process);
     let progress = progress::show(job.until_end, &work.process);
     let outcome = joined.execute(worker_config(), move |worker, cluster| work.run(worker, cluster));
     drop(progress);
     drop(keeper);
-    if let Some(fault) = faults.first() {
+    progress::say_what_was_left_out(&process);
+    if let Some(fault) = process.faults.first() {
         tracing::debug!(%fault, "the first fault of this process");
     }
     Ok(outcome)

@@ -91,11 +91,12 @@ impl<'s> Flow<'s> {
     /// Reads some topics, in one stream.
     pub(crate) fn topics(&self, topics: &[String]) -> Stream<'s, Record> {
         {
-            let known = &mut self.0.plan.borrow_mut().input_topics;
+            let plan = &mut *self.0.plan.borrow_mut();
             for topic in topics {
-                if !known.contains(topic) {
-                    known.push(topic.clone());
+                if !plan.input_topics.contains(topic) {
+                    plan.input_topics.push(topic.clone());
                 }
+                plan.streamed_topics.insert(topic.clone());
             }
         }
         let all = self.all_topics();

@@ -7,6 +7,7 @@ use crate::config::Settings;
 use crate::config::guards::{GuardedStep, check_steps};
 use crate::config::problems::{Problem, code};
 use crate::config::yaml::Origin;
+use std::collections::BTreeSet;
 use tidegate_operators::steps::{FlowSteps, StepSpec};
 use tidegate_recovery::StepId;
 
@@ -65,6 +66,8 @@ pub(crate) struct FlowPlan {
     pub(crate) steps: Vec<StepPlan>,
     /// Topics that are read.
     pub(crate) input_topics: Vec<String>,
+    /// The topics among them that a stream reads.
+    pub(crate) streamed_topics: BTreeSet<String>,
     /// Topics that are written.
     pub(crate) output_topics: Vec<OutputTopic>,
     /// What else stands in the steps, for a flow that is data; the steps of a flow in Rust are code.
@@ -110,6 +113,17 @@ impl FlowPlan {
                     "the flow reads no topic",
                 )
                 .advise("name at least one"),
+            );
+        }
+        for topic in self.input_topics.iter().filter(|topic| !self.streamed_topics.contains(*topic)) {
+            problems.push(
+                Problem::error(
+                    code::INVALID_VALUE,
+                    "kafka.consumer.topics",
+                    &Origin::Default,
+                    format!("no stream of the flow reads the topic {topic}: its records would be committed and lost"),
+                )
+                .advise("take it out of the list, or read it"),
             );
         }
         problems

@@ -178,11 +178,17 @@ impl Bound {
             Value::Int(ms) => Ok(ms),
             Value::String(text) => crate::value::time::parse_rfc3339_ms(&text)
                 .map_err(|reason| format!("`{}` gives {text:?}: {reason}", expression.source())),
-            other => Err(format!(
-                "`{}` gives {} and not integer milliseconds or an RFC 3339 text",
-                expression.source(),
-                other.type_of()
-            )),
+            other => {
+                let advice = match other {
+                    Value::Double(_) => format!(": write `int({})`", expression.source()),
+                    _ => String::new(),
+                };
+                Err(format!(
+                    "`{}` gives {} and not integer milliseconds or an RFC 3339 text{advice}",
+                    expression.source(),
+                    other.type_of()
+                ))
+            }
         }
     }
 

@@ -137,8 +137,9 @@ fn the_group_only_rises_while_a_cluster_is_killed_and_reshaped() {
     for (round, shape) in [(1, 1), (2, 2), (1, 3), (3, 1)].into_iter().enumerate() {
         let first = round as u64 * 2_000;
         let mut cluster = launch.clone().shape(shape.0, shape.1).start();
-        case.kafka.produce(&case.input, &numbered(first..first + 2_000, 4));
+        // Before the records are there: the cluster may be done with them before this goes on.
         let before = watch.latest();
+        case.kafka.produce(&case.input, &numbered(first..first + 2_000, 4));
         wait::until("the group moves", DEADLINE, || (watch.latest() != before).then_some(()));
         cluster.kill_all();
     }

@@ -71,6 +71,11 @@ fn a_wrong_order_of_addresses_ends_the_processes_with_both_indexes_printed() {
     let launch = case.launch(&case.copy()).shape(3, 1);
     let mut first = launch.clone().addresses(&mesh).start_only(0);
     let mut third = launch.clone().addresses(&mesh).start_only(2);
+    first.wait_for("process 2 is there", DEADLINE, |cluster| {
+        cluster
+            .get(0, "/status")
+            .is_some_and(|(_, status)| status.contains("process 1") && !status.contains("process 2"))
+    });
     let mut second = launch.addresses(&turned).start_only(1);
     second.expect_exit(78, SOON);
     let stderr = second.stderr(0);

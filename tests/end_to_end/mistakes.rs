@@ -1,6 +1,9 @@
 //! What a flow file gets wrong is said at once, all of it, before a broker is contacted: issue 3, behaviour 9.
 
 use std::net::TcpListener;
+use std::process::Command;
+
+use tidegate_harness::{Scratch, process};
 
 use crate::case::{Case, FlowText, text_of, tidegate};
 
@@ -102,9 +105,9 @@ fn a_group_id_that_names_the_host_is_warned_about() {
         let mut flow = case.copy();
         flow.group = group.to_owned();
         let launch = case.launch(&flow);
-        let mut command = std::process::Command::new(crate::case::BINARY);
+        let mut command = Command::new(crate::case::BINARY);
         command.arg("check").arg(launch.flow_file()).env("HOSTNAME", "orders-node-17").env("NO_COLOR", "1");
-        let output = tidegate_harness::process::run(&mut command);
+        let output = process::run(&mut command);
         assert_eq!(output.status.code(), Some(0), "{}", text_of(&output));
         text_of(&output)
     };
@@ -143,9 +146,9 @@ fn explain_says_where_a_setting_came_from() {
     let launch = case.launch(&case.copy().consumer("batch_size: 7"));
     let file = launch.flow_file().display().to_string();
     let explain = |environment: &[(&str, &str)]| {
-        let mut command = std::process::Command::new(crate::case::BINARY);
+        let mut command = Command::new(crate::case::BINARY);
         command.args(["check", "--explain", &file]).envs(environment.iter().copied()).env("NO_COLOR", "1");
-        text_of(&tidegate_harness::process::run(&mut command))
+        text_of(&process::run(&mut command))
     };
     let from_file = explain(&[]);
     let line =
@@ -175,4 +178,17 @@ fn test_steps_are_refused_unless_they_are_allowed() {
     let (code, text) = check(&case, &flow);
     assert_eq!(code, Some(78), "{text}");
     assert!(text.contains("TIDEGATE_TEST_STEPS"), "{text}");
+}
+
+#[test]
+fn a_topic_of_the_settings_that_no_stream_of_a_program_reads_is_refused() {
+    let scratch = Scratch::new("stray-topic");
+    let settings = "kafka:\n  consumer:\n    brokers: [\"localhost:1\"]\n    group_id: g\n    topics: [\"orders.in\", \"orders.old\"]\n    delivery: at_least_once\n  producer: { brokers: [\"localhost:1\"] }\nrecovery: { directory: ./recovery }\n";
+    let config = scratch.write("settings.yaml", settings);
+    let mut command = Command::new(crate::two_sinks::example("orders_per_minute"));
+    let output = process::run(command.args(["check", "--config"]).arg(config).env("NO_COLOR", "1"));
+    let text = text_of(&output);
+    assert_eq!(output.status.code(), Some(78), "{text}");
+    assert!(text.contains("no stream of the flow reads the topic orders.old"), "{text}");
+    assert!(!text.contains("orders.in"), "{text}");
 }

@@ -86,7 +86,12 @@ fn a_missing_field_follows_the_steps_policy() {
     let steps = "- decode: { json: {} }\n\
                  - map: { value: \"{'id': value.id, 'twice': value.id * 2}\", on_error: drop }\n\
                  - sink: { kafka: { topic: OUT } }";
-    case.launch(&case.flow(steps)).until_end().run_to_exit(0, DEADLINE);
+    let cluster = case.launch(&case.flow(steps)).until_end().run_to_exit(0, DEADLINE);
+    let stderr = cluster.stderr(0);
+    let left_out: Vec<&str> =
+        stderr.lines().filter(|line| line.contains("the step left records out")).collect();
+    assert_eq!(left_out.len(), 1, "{stderr}");
+    assert!(left_out[0].contains("map") && left_out[0].contains("dropped"), "{stderr}");
     let rows = case.kafka.drain(&case.output);
     checker::assert_exactly(&rows, (0..10).filter(|id| *id != 3));
     assert!(
