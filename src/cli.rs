@@ -40,6 +40,14 @@ fn after_help() -> String {
     format!("Exit codes:\n{}", codes.join("\n"))
 }
 
+fn offsets_help(example: &str) -> String {
+    format!(
+        "Example:\n  {example}\n\n\
+         May run beside the flow. The lag is what lies between the group's offset and the end of the log; without a \
+         group offset it is unknown."
+    )
+}
+
 #[derive(Debug, Subcommand)]
 enum CliCommand<S: Args> {
     /// Run a flow
@@ -90,9 +98,7 @@ enum CliCommand<S: Args> {
 #[derive(Debug, Subcommand)]
 enum CliOffsets<S: Args> {
     /// Print for each partition what the group and the store say, what the log holds, and the lag: nothing is changed
-    #[command(after_help = "Example:\n  tidegate offsets show flow.yaml -r ./recovery\n\n\
-        May run beside the flow. The lag is what lies between the group's offset and the end of the log; without a \
-        group offset it is unknown.")]
+    #[command(after_help = offsets_help("tidegate offsets show flow.yaml -r ./recovery"))]
     Show(CliOffsetsShow<S>),
 }
 
@@ -351,6 +357,11 @@ fn command<S: FlowSource>(name: &str, version: Option<&str>) -> clap::Command {
             })
             .mut_subcommand("check", |check| {
                 check.after_help(format!("Example:\n  {name} check --config settings.yaml --explain"))
+            })
+            .mut_subcommand("offsets", |offsets| {
+                offsets.mut_subcommand("show", |show| {
+                    show.after_help(offsets_help(&format!("{name} offsets show --config settings.yaml")))
+                })
             })
             .mut_subcommand("completions", |completions| {
                 completions.after_help(format!("Example:\n  {name} completions bash"))
