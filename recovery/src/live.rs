@@ -29,7 +29,7 @@ impl Hash for KeyId {
     }
 }
 
-/// The id is a hash already.
+/// For keys that are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AsIs(u64);
 
@@ -39,7 +39,7 @@ impl Hasher for AsIs {
     }
 
     fn write(&mut self, _bytes: &[u8]) {
-        unreachable!("a key id hashes as one number");
+        unreachable!("only whole hashes are hashed");
     }
 
     fn write_u64(&mut self, value: u64) {
@@ -191,12 +191,12 @@ impl LiveIndex {
         self.keys.reserve(keys);
     }
 
-    /// About where the index keeps a key, as a number below 2³²: what is done in the order of places finds its memory near.
-    #[inline]
-    pub(crate) fn place(&self, id: KeyId) -> u64 {
+    /// About where the index, as large as it is now, keeps each key, as a number below 2³²: what is done in the order of places
+    /// finds its memory near.
+    pub(crate) fn places(&self) -> impl Fn(KeyId) -> u64 + use<> {
         // hashbrown fills at most 7/8 of a power of two of slots and begins to look at the low bits of the hash.
         let slots = (self.keys.capacity() as u64 / 7 * 8).next_power_of_two();
-        id.0[0] & (slots - 1) & u64::from(u32::MAX)
+        move |id| id.0[0] & (slots - 1) & u64::from(u32::MAX)
     }
 
     /// The row lies there now; returns where it lay.

@@ -164,6 +164,27 @@ pub(crate) fn read_sealed<T: DeserializeOwned>(
     Ok((body, start + 8 + length))
 }
 
+/// A file is as long as the record that names it says.
+pub(crate) fn check_length(
+    file: impl std::fmt::Display,
+    found: u64,
+    recorded: u64,
+) -> Result<(), StoreError> {
+    if found == recorded {
+        return Ok(());
+    }
+    let what = format!("it has {found} bytes, the record says {recorded}");
+    Err(StoreError::damaged(file, found.min(recorded) as usize, what))
+}
+
+/// A file whose parts were checked one by one, so that an error names its place, is as a whole the one that the record names.
+pub(crate) fn check_whole(file: &str, bytes: &[u8], recorded: u32) -> Result<(), StoreError> {
+    if crc32fast::hash(bytes) == recorded {
+        return Ok(());
+    }
+    Err(StoreError::damaged(file, 0, "it is not the file that the record names"))
+}
+
 /// A file has an end.
 pub(crate) fn nothing_after(file: &str, bytes: &[u8], end: usize) -> Result<(), StoreError> {
     if bytes.len() == end {

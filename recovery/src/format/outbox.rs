@@ -2,7 +2,10 @@
 
 use super::builder::{Encoder, FRAME_BYTES};
 use super::segment::{FrameRef, ROW_BYTES_MAX, frame_rows, read_frames};
-use super::{HEAD, Kind, append_sealed, check_head, head, nothing_after, read_sealed, seal, unseal};
+use super::{
+    HEAD, Kind, append_sealed, check_head, check_length, check_whole, head, nothing_after, read_sealed, seal,
+    unseal,
+};
 use crate::names::{Name, PartName};
 use crate::outbox::{Decision, Destination, OutputBuffer, StoredRow, decode_output};
 use crate::{Epoch, Generation, OutboxRef, ProcessIndex, Slot, StoreError};
@@ -124,11 +127,7 @@ impl Outbox {
     pub(crate) fn open(outbox: &OutboxRef, bytes: Vec<u8>) -> Result<Outbox, StoreError> {
         let name = PartName::from(outbox);
         let file = Name::Outbox(name).to_string();
-        if bytes.len() as u64 != outbox.length {
-            let (at, found) = (bytes.len().min(outbox.length as usize), bytes.len());
-            let what = format!("it has {found} bytes, the record says {}", outbox.length);
-            return Err(StoreError::damaged(&file, at, what));
-        }
+        check_length(&file, bytes.len() as u64, outbox.length)?;
         check_head(&file, &bytes, Kind::Outbox)?;
         let (head, at): (OutboxHead, usize) = read_sealed(&file, &bytes, HEAD)?;
         let found = PartName { epoch: head.epoch, generation: head.generation, process: head.process };
@@ -137,10 +136,7 @@ impl Outbox {
             return Err(StoreError::damaged(&file, HEAD, what));
         }
         let frames = read_frames(&file, &bytes, at)?;
-        // The parts were checked one by one, so that the error names the place; the whole is what the record named.
-        if crc32fast::hash(&bytes) != outbox.checksum {
-            return Err(StoreError::damaged(&file, 0, "it is not the file that the record names"));
-        }
+        check_whole(&file, &bytes, outbox.checksum)?;
         Ok(Outbox { file, head, frames, bytes: Bytes::from(bytes), decisions: BTreeMap::new() })
     }
 

@@ -2,7 +2,7 @@
 //!
 //! This file reads them; [`super::builder`] makes them.
 
-use super::{HEAD, Kind, check_head, read_sealed, u32_at};
+use super::{HEAD, Kind, check_head, check_length, check_whole, read_sealed, u32_at};
 use crate::names::{Name, PartName};
 use crate::{Epoch, Generation, ProcessIndex, SegmentRef, StepId, StoreError};
 use bytes::Bytes;
@@ -50,16 +50,9 @@ impl SegmentFile {
     pub(crate) fn open(segment: &SegmentRef, bytes: Vec<u8>) -> Result<SegmentFile, StoreError> {
         let name = PartName::from(segment);
         let file = Name::Segment(name).to_string();
-        if bytes.len() as u64 != segment.length {
-            let (at, found) = (bytes.len().min(segment.length as usize), bytes.len());
-            let what = format!("it has {found} bytes, the record says {}", segment.length);
-            return Err(StoreError::damaged(&file, at, what));
-        }
+        check_length(&file, bytes.len() as u64, segment.length)?;
         let opened = SegmentFile::parse(&file, name, bytes)?;
-        // The parts were checked one by one, so that the error names the place; the whole is what the record named.
-        if crc32fast::hash(&opened.bytes) != segment.checksum {
-            return Err(StoreError::damaged(&file, 0, "it is not the file that the record names"));
-        }
+        check_whole(&file, &opened.bytes, segment.checksum)?;
         Ok(opened)
     }
 

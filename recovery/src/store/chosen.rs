@@ -3,6 +3,7 @@
 use super::drive::read_record;
 use super::open::{OpenOptions, shown};
 use super::outbox::read_outbox;
+use crate::format::check_length;
 use crate::format::record::CommitRecord;
 use crate::format::segment::SegmentFile;
 use crate::names::{COMMITS, Folder, LEASES, Name};
@@ -39,20 +40,9 @@ pub(crate) fn check(
     let segments = record.segments.iter().map(|segment| (Name::Segment(segment.into()), segment.length));
     let outboxes = record.outboxes.iter().map(|outbox| (Name::Outbox(outbox.into()), outbox.length));
     for (name, expected) in segments.chain(outboxes) {
-        match lengths.get(&name) {
-            Some(length) if *length == expected => {}
-            Some(length) => {
-                let what = format!("it has {length} bytes, the record says {expected}");
-                return Err(StoreError::damaged(name, (*length).min(expected) as usize, what));
-            }
-            None => {
-                return Err(StoreError::damaged(
-                    name,
-                    0,
-                    "it is missing, although the newest commit record names it",
-                ));
-            }
-        }
+        let missing =
+            || StoreError::damaged(name, 0, "it is missing, although the newest commit record names it");
+        check_length(name, *lengths.get(&name).ok_or_else(missing)?, expected)?;
     }
     if options.allow_older_snapshot {
         for segment in &record.segments {

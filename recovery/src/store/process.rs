@@ -302,6 +302,7 @@ impl ProcessStore {
         let mut order = Vec::new();
         let mut rows = Vec::new();
         while !rest.is_empty() {
+            let place = self.live.places();
             order.clear();
             rows.clear();
             while rows.len() < CHUNK_ROWS && !rest.is_empty() {
@@ -309,7 +310,7 @@ impl ProcessStore {
                     return Err(StoreError::Internal("a buffer of rows holds something else".to_owned()));
                 };
                 let id = self.live.id(row.step, row.key);
-                order.push((self.live.place(id) << CHUNK_BITS) | rows.len() as u64);
+                order.push((place(id) << CHUNK_BITS) | rows.len() as u64);
                 rows.push((id, row, &rest[..rest.len() - tail.len()]));
                 rest = tail;
             }

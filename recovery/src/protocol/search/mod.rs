@@ -24,6 +24,7 @@ mod reads;
 mod world;
 
 use super::{Rule, Rules};
+use crate::live::AsIs;
 use reads::Reads;
 use std::collections::{HashSet, VecDeque};
 use std::fmt::Debug;
@@ -59,7 +60,7 @@ struct Found<S> {
 
 /// Explores breadth first, so that a counterexample is as short as they get.
 fn explore<W: Explored>(start: &W, rules: Rules, bounds: &W::Bounds, states_max: usize) -> Found<W::Step> {
-    let mut seen: HashSet<u64, BuildHasherDefault<AsItIs>> = HashSet::default();
+    let mut seen: HashSet<u64, BuildHasherDefault<AsIs>> = HashSet::default();
     let mut came_from: Vec<(u32, W::Step)> = Vec::new();
     let mut queue: VecDeque<(u32, W)> = VecDeque::from([(u32::MAX, start.clone())]);
     let mut states = 1;
@@ -101,24 +102,6 @@ fn explore<W: Explored>(start: &W, rules: Rules, bounds: &W::Bounds, states_max:
         }
     }
     Found { states, complete: true, violation: None }
-}
-
-/// The states' hashes need no second hash.
-#[derive(Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("only hashes are hashed")
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
 }
 
 /// What each step of a path did, for people.
