@@ -1,8 +1,8 @@
 //! The allocator of the process.
 //!
 //! librdkafka allocates each message by itself, on another thread than the one that frees it, which is what the system's
-//! allocator is worst at: of a pass-through flow it took a seventh of all CPU, of a flow that decodes JSON a third. mimalloc hands
-//! memory back to the thread that it came from without a lock. It replaces `malloc` and `free` too, so that the
+//! allocator is worst at. With mimalloc, which hands memory back to the thread that it came from without a lock, the
+//! benchmark's pass-through flow took a tenth less CPU, its windows in Rust a quarter, its windows in YAML two fifths. It replaces `malloc` and `free` too, so that the
 //! client's own allocations are its as well.
 //!
 //! A program that brings an allocator of its own depends on `tidegate` without the feature `mimalloc`.

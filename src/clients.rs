@@ -3,8 +3,9 @@
 use crate::config::kafka::{Extra, Isolation, SecuritySettings};
 use crate::config::settings::Settings;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tidegate_operators::fault::Fault;
-use tidegate_operators::kafka::{Connection, ConsumerConfig, IsolationLevel, ProducerConfig};
+use tidegate_operators::kafka::{Connection, ConsumerConfig, IsolationLevel, ProducerConfig, reaper};
 use tidegate_recovery::ErrorClass;
 
 /// How the clients of a run reach their brokers.
@@ -52,6 +53,18 @@ pub(crate) fn configs(settings: &Settings) -> Result<Clients, Fault> {
         return Ok(Clients { consumer: consumer_config, producer: producer_config, outputs: admin });
     }
     Err(Fault::new(ErrorClass::Config, problems.join("; ")).code("INVALID_VALUE"))
+}
+
+/// How long the clients may take to close; librdkafka may wait for ever while its broker is away.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(3);
+
+/// Waits for the clients that are being closed; false when some of them are not.
+pub(crate) fn close() -> bool {
+    let open = reaper::wait(CLOSE_DEADLINE);
+    for client in &open {
+        tracing::warn!(client, "a client did not close in time");
+    }
+    open.is_empty()
 }
 
 /// Whether a property is about how brokers are reached: then whoever asks them needs it too, not only the producer.

@@ -123,7 +123,10 @@ fn show_offsets(
     };
     telemetry::start(&LogSettings { level: "warn".into(), ..job.settings.log.clone() });
     match standing::find(&job) {
-        Ok(found) => print(&if config.json { found.json() } else { found.to_string() }),
+        Ok(found) => {
+            let text = if config.json { found.json() } else { found.to_string() };
+            print(&text).map_or_else(|code| code, |()| ExitCode::SUCCESS)
+        }
         Err(fault) => {
             eprintln!("{fault}");
             ExitCode::from(fault.class.exit_code())
@@ -180,11 +183,11 @@ fn look(
     show: impl FnOnce(&RecoveryStore) -> Result<(String, bool), StoreError>,
 ) -> ExitCode {
     match show(&RecoveryStore::new(Arc::new(LocalDirectory::new(directory)))) {
-        Ok((text, true)) => print(&text),
-        Ok((text, false)) => {
-            let printed = print(&text);
-            if printed == ExitCode::SUCCESS { ExitCode::from(ErrorClass::Data.exit_code()) } else { printed }
-        }
+        Ok((text, sound)) => match print(&text) {
+            Ok(()) if sound => ExitCode::SUCCESS,
+            Ok(()) => ExitCode::from(ErrorClass::Data.exit_code()),
+            Err(code) => code,
+        },
         Err(error) => {
             eprintln!("{error}");
             ExitCode::from(error.class().exit_code())
@@ -192,12 +195,9 @@ fn look(
     }
 }
 
-fn print(text: &str) -> ExitCode {
-    match writeln!(std::io::stdout(), "{text}") {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("cannot write to stdout: {error}");
-            ExitCode::from(ErrorClass::StoreIo.exit_code())
-        }
-    }
+fn print(text: &str) -> Result<(), ExitCode> {
+    writeln!(std::io::stdout(), "{text}").map_err(|error| {
+        eprintln!("cannot write to stdout: {error}");
+        ExitCode::from(ErrorClass::StoreIo.exit_code())
+    })
 }

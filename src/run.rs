@@ -30,7 +30,7 @@ use tidegate_cluster::{
     Supervisor, Timeouts, new_run_id, worker_config,
 };
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::kafka::{OutputTopic, check_outputs, reaper, warn_of_retention};
+use tidegate_operators::kafka::{OutputTopic, check_outputs, warn_of_retention};
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::steps::FlowSteps;
 use tidegate_recovery::storage::LocalDirectory;
@@ -91,7 +91,7 @@ impl Job {
 /// Runs the job and returns the exit code. The last line of a process that fails names the first cause.
 pub(crate) fn run(job: Job) -> u8 {
     let lived = live(job);
-    let all_closed = close_clients();
+    let all_closed = clients::close();
     let code = match lived {
         Ok(None) => {
             tracing::info!("stopped before the work began");
@@ -393,18 +393,6 @@ fn find_start(
     postcard::from_bytes(&answer)
         .map_err(|error| ended(&supervisor, internal("read the start offsets", &error)))
 }
-
-/// Waits for the clients that are being closed; false when some of them are not.
-fn close_clients() -> bool {
-    let open = reaper::wait(CLOSE_DEADLINE);
-    for client in &open {
-        tracing::warn!(client, "a client did not close in time");
-    }
-    open.is_empty()
-}
-
-/// How long the clients may take to close; librdkafka may wait for ever while its broker is away.
-const CLOSE_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Makes `cause` the first cause, so that the peers hear of it, and the error that leaves the bring-up.
 fn ended(supervisor: &Supervisor, cause: Cause) -> ClusterError {

@@ -5,14 +5,10 @@ use crate::run::Job;
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 use tidegate_operators::fault::Fault;
-use tidegate_operators::kafka::{Lookup, reaper};
+use tidegate_operators::kafka::{ConsumerConfig, Lookup};
 use tidegate_recovery::storage::LocalDirectory;
 use tidegate_recovery::{ErrorClass, NextOffset, RecoveryStore, TopicPartition};
-
-/// How long the client that asked may take to close.
-const CLOSE_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Where a flow stands in one partition. All offsets are those of the next record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,31 +33,36 @@ pub(crate) fn find(job: &Job) -> Result<Standing, Fault> {
     let (plan, _) = job.plan();
     let clients = clients::configs(&job.settings)?;
     let stored = stored(job)?;
-    let found = (|| {
-        let mut lookup = Lookup::new(&clients.consumer, job.settings.cluster.startup_timeout)?;
-        let partitions = lookup.partitions(&plan.input_topics)?;
-        let committed = lookup.committed(&partitions)?;
-        let bounds = lookup.bounds(&partitions)?;
-        let positions = partitions.into_iter().map(|partition| {
-            let log = bounds[&partition];
-            let group = committed.get(&partition).map(|next| next.0);
-            let store = stored.iter().find(|(known, _)| *known == partition).map(|(_, next)| next.0);
-            Position {
-                topic: partition.topic.to_string(),
-                partition: partition.partition,
-                group,
-                store,
-                log_start: log.start.0,
-                log_end: log.end.0,
-                lag: group.map(|group| (log.end.0 - group).max(0)),
-            }
-        });
-        Ok(Standing(positions.collect()))
-    })();
-    for client in reaper::wait(CLOSE_DEADLINE) {
-        tracing::warn!(client, "a client did not close in time");
-    }
+    let found = ask(job, &plan.input_topics, &clients.consumer, &stored);
+    clients::close();
     found
+}
+
+fn ask(
+    job: &Job,
+    topics: &[String],
+    consumer: &ConsumerConfig,
+    stored: &[(TopicPartition, NextOffset)],
+) -> Result<Standing, Fault> {
+    let mut lookup = Lookup::new(consumer, job.settings.cluster.startup_timeout)?;
+    let partitions = lookup.partitions(topics)?;
+    let committed = lookup.committed(&partitions)?;
+    let bounds = lookup.bounds(&partitions)?;
+    let positions = partitions.into_iter().map(|partition| {
+        let log = bounds[&partition];
+        let group = committed.get(&partition).map(|next| next.0);
+        let store = stored.iter().find(|(known, _)| *known == partition).map(|(_, next)| next.0);
+        Position {
+            topic: partition.topic.to_string(),
+            partition: partition.partition,
+            group,
+            store,
+            log_start: log.start.0,
+            log_end: log.end.0,
+            lag: group.map(|group| (log.end.0 - group).max(0)),
+        }
+    });
+    Ok(Standing(positions.collect()))
 }
 
 /// The offsets of the store's newest record; none when the flow has no store, or has not begun one.
@@ -72,10 +73,7 @@ fn stored(job: &Job) -> Result<Vec<(TopicPartition, NextOffset)>, Fault> {
         return Err(Fault::new(ErrorClass::Config, what));
     }
     let store = RecoveryStore::new(Arc::new(LocalDirectory::new(directory)));
-    store.inspect().map(|found| found.offsets).map_err(|error| {
-        let class = error.class();
-        Fault::new(class, error.to_string())
-    })
+    store.offsets().map_err(|error| Fault::new(error.class(), error.to_string()))
 }
 
 impl Standing {

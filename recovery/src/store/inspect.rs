@@ -169,14 +169,35 @@ impl RecoveryStore {
         }
     }
 
+    /// Where every partition goes on, by the newest commit record; nothing before the first one. Reads no state.
+    ///
+    /// # Errors
+    ///
+    /// When there is no store, `STORE_DAMAGED` when the record is not whole, or what the disk says.
+    pub fn offsets(&self) -> Result<Vec<(TopicPartition, NextOffset)>, StoreError> {
+        self.body()?;
+        Ok(self.newest()?.map(|record| record.offsets).unwrap_or_default())
+    }
+
+    /// The newest commit record.
+    pub(super) fn newest(&self) -> Result<Option<CommitRecord>, StoreError> {
+        while let Some(number) = self.newest_record()? {
+            let record = read_record(&**self.storage(), number)?;
+            if record.is_some() {
+                return Ok(record);
+            }
+            // Retention of a running cluster has taken it since: there is a newer one.
+        }
+        Ok(None)
+    }
+
     fn newest_record(&self) -> Result<Option<RecordNumber>, StoreError> {
         Ok(highest_record(&drive::list(&**self.storage(), Folder::Commits)?))
     }
 
     fn look(&self) -> Result<Inspection, StoreError> {
         let storage = &**self.storage();
-        let bytes = storage.read(STORE).map_err(StoreError::io("read", shown(storage, STORE)))?;
-        let body = StoreBody::decode(&bytes)?;
+        let body = self.body()?;
         let mut inspection = Inspection {
             place: storage.place(),
             store: body.store,

@@ -133,6 +133,17 @@ impl RecoveryStore {
         LeaseView::new(self.storage.clone(), generation)
     }
 
+    /// What store this is.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or what the disk says.
+    pub(super) fn body(&self) -> Result<StoreBody, StoreError> {
+        let storage = &*self.storage;
+        let bytes = storage.read(STORE).map_err(StoreError::io("read", shown(storage, STORE)))?;
+        StoreBody::decode(&bytes)
+    }
+
     /// Reads `STORE`, or makes it.
     fn identify(&self, options: &OpenOptions) -> Result<StoreId, StoreError> {
         let storage = &*self.storage;

@@ -4,13 +4,12 @@
 //! outbox, created if absent and durable, which every reader of the outbox takes along and retention removes with it.
 
 use super::drive::{self, perform};
-use super::open::{RecoveryStore, shown};
-use crate::format::StoreBody;
+use super::open::RecoveryStore;
 use crate::format::outbox::{DecisionBody, Outbox};
 use crate::lease;
-use crate::names::{Folder, Name, PartName, STORE};
+use crate::names::{Folder, Name, PartName};
 use crate::outbox::{Decision, InspectedOutbox};
-use crate::protocol::{Action, Event, highest_record};
+use crate::protocol::{Action, Event};
 use crate::storage::Storage;
 use crate::{OutboxRef, StoreError};
 use std::io;
@@ -40,12 +39,7 @@ impl RecoveryStore {
     ///
     /// When there is no store, or what the disk says. A damaged outbox is part of the answer.
     pub fn outboxes(&self) -> Result<Vec<InspectedOutbox>, StoreError> {
-        let storage = &**self.storage();
-        let Some(number) = highest_record(&drive::list(storage, Folder::Commits)?) else {
-            return Ok(Vec::new());
-        };
-        // Retention of a running cluster may have taken it since.
-        let Some(record) = drive::read_record(storage, number)? else { return self.outboxes() };
+        let Some(record) = self.newest()? else { return Ok(Vec::new()) };
         let mut inspected = Vec::new();
         for outbox in record.outboxes {
             let file = Name::Outbox(PartName::from(&outbox)).to_string();
@@ -69,8 +63,7 @@ impl RecoveryStore {
     /// disk says.
     pub fn decide(&self, file: &str, row: u64, decision: Decision) -> Result<(), StoreError> {
         let storage = &**self.storage();
-        let bytes = storage.read(STORE).map_err(StoreError::io("read", shown(storage, STORE)))?;
-        StoreBody::decode(&bytes)?;
+        self.body()?;
         let _lock = self.keep_starts_away()?;
         let refused = |what: String| StoreError::NoSuchRow { file: file.to_owned(), row, what };
         let waiting = self.outboxes()?;
