@@ -31,7 +31,6 @@ use tidegate_cluster::{
 };
 use tidegate_operators::inputs::InputTable;
 use tidegate_operators::kafka::{OutputTopic, check_outputs, warn_of_retention};
-use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::steps::FlowSteps;
 use tidegate_recovery::storage::LocalDirectory;
 use tidegate_recovery::{
@@ -77,14 +76,6 @@ impl Job {
         in_common.insert("the definition of the flow's steps".into(), plan.definition().to_string());
         in_common.insert("--until-end".into(), self.until_end.to_string());
         in_common
-    }
-
-    pub(crate) fn delivery(&self) -> DeliveryGuarantee {
-        match self.settings.delivery() {
-            crate::config::kafka::DeliveryGuarantee::AtMostOnce => DeliveryGuarantee::AtMostOnce,
-            crate::config::kafka::DeliveryGuarantee::AtLeastOnce => DeliveryGuarantee::AtLeastOnce,
-            crate::config::kafka::DeliveryGuarantee::ExactlyOnce => DeliveryGuarantee::ExactlyOnce,
-        }
     }
 }
 
@@ -376,7 +367,7 @@ fn find_start(
             consumer,
             config: &clients.consumer,
             topics: &plan.input_topics,
-            delivery: job.delivery(),
+            delivery: job.settings.delivery(),
             resume,
             needs_store: plan.needs_store(),
             allow_lost_state: job.allow_lost_state,

@@ -105,7 +105,7 @@ impl Work {
             workers_per_process: spec.workers_per_process(),
             peers: spec.workers(),
             generation,
-            delivery: job.delivery(),
+            delivery: job.settings.delivery(),
             schedule,
             epochs: EpochClock::new(Arc::clone(&clock), &schedule, Duration::ZERO, settings.epoch_interval),
             inputs: inputs.clone(),

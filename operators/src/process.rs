@@ -12,15 +12,26 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_recovery::{EpochSchedule, Generation, ProcessIndex, StopRequest};
 
-/// What is promised about every record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is promised about every record; the stronger promise is the greater one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeliveryGuarantee {
     /// Offsets are committed before the records are handed on: a crash loses what was on its way.
     AtMostOnce,
     /// Offsets are committed when everything that the records led to is durable: a crash repeats.
     AtLeastOnce,
-    /// Every result is visible once. (A later issue.)
+    /// No record is lost, and every result is visible once.
     ExactlyOnce,
+}
+
+impl DeliveryGuarantee {
+    /// The word in a configuration.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            DeliveryGuarantee::AtMostOnce => "at_most_once",
+            DeliveryGuarantee::AtLeastOnce => "at_least_once",
+            DeliveryGuarantee::ExactlyOnce => "exactly_once",
+        }
+    }
 }
 
 /// Looks whether this process is still in charge (its lease is its own, it did not stand still); asked before

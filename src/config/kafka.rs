@@ -5,27 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What becomes of a record when something fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DeliveryGuarantee {
-    /// A crash may lose records, none is delivered twice.
-    AtMostOnce,
-    /// No record is lost, a crash may deliver some again.
-    AtLeastOnce,
-    /// No record is lost and none is seen twice.
-    ExactlyOnce,
-}
-
-impl DeliveryGuarantee {
-    /// The word in a configuration.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            DeliveryGuarantee::AtMostOnce => "at_most_once",
-            DeliveryGuarantee::AtLeastOnce => "at_least_once",
-            DeliveryGuarantee::ExactlyOnce => "exactly_once",
-        }
-    }
-}
+pub use tidegate_operators::process::DeliveryGuarantee;
 
 /// What decided on the delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
