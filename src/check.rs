@@ -3,7 +3,7 @@
 //! Nothing is contacted and nothing is changed. The report is the command's result and goes to stdout; the exit
 //! code is 0 or 78.
 
-use crate::cli::{CheckConfig, FlowConfig};
+use crate::cli::FlowConfig;
 use crate::config::flow_file::{FlowDescription, Input, Loaded, load};
 use crate::config::kafka::{DeliveryGuarantee, DeliveryReason};
 use crate::config::layers::Environment;
@@ -59,11 +59,6 @@ fn read(file: &Path) -> Result<Source, Box<Problem>> {
         std::fs::read(file).map_err(|error| fail(format!("the file {name} cannot be read: {error}")))?;
     let text = String::from_utf8(bytes).map_err(|_| fail(format!("the file {name} is no UTF-8 text")))?;
     Ok(Source::new(name, text))
-}
-
-/// Runs the command.
-pub fn run(config: &CheckConfig, environment: &Environment) -> ExitCode {
-    finish(&load_config(&config.flow, environment), config.explain, config.json)
 }
 
 /// Prints the report and gives the exit code.
@@ -178,6 +173,9 @@ fn explanation(loaded: &Loaded, settings: &Settings) -> String {
     let _ = writeln!(text, "delivery {} ({reason})", settings.delivery().as_str());
     for line in delivery_words(loaded.flow.as_ref(), settings) {
         let _ = writeln!(text, "  {line}");
+    }
+    if settings.http.is_none() {
+        text.push_str("\nno lag, no metrics and no state of health are served: --http ADDR serves them\n");
     }
     text.push_str("\nsettings\n");
     let width = |of: fn(&crate::config::provenance::Effective) -> &str| {

@@ -2,7 +2,7 @@
 
 use crate::check;
 use crate::cli::{self, Config, FlowConfig, Parsed, RunConfig, RunOptions};
-use crate::config::flow_file::FileKind;
+use crate::config::flow_file::{FileKind, Loaded};
 use crate::config::layers::Environment;
 use crate::config::settings::LogSettings;
 use crate::config::{FlowDescription, Problems, Settings};
@@ -43,10 +43,7 @@ fn perform(config: Config, program: Option<(String, Describe)>) -> ExitCode {
     let environment = Environment::of_process();
     match config {
         Config::Run(config) => start(&config, &environment, program),
-        Config::Check(config) => match program {
-            None => check::run(&config, &environment),
-            Some((name, describe)) => check_program(&config, &environment, &name, describe),
-        },
+        Config::Check(config) => check(&config, &environment, program),
         Config::OffsetsShow(config) => show_offsets(&config, &environment, program),
         Config::RecoveryInspect(directory) => {
             look(&directory, |store| store.inspect().map(|found| (found.to_string(), true)))
@@ -150,31 +147,30 @@ fn refused(text: &str) -> ExitCode {
     ExitCode::from(ErrorClass::Config.exit_code())
 }
 
-/// Checks a flow in Rust: its settings, then the plan of its steps.
-fn check_program(
+/// Checks a flow: its file or its settings, then the plan of its steps.
+fn check(
     config: &cli::CheckConfig,
     environment: &Environment,
-    name: &str,
-    describe: Describe,
+    program: Option<(String, Describe)>,
 ) -> ExitCode {
     let mut loaded = check::load_config(&config.flow, environment);
-    if let Some(settings) = loaded.settings.clone() {
-        let name = loaded.name.clone().unwrap_or_else(|| name.to_owned());
-        let job = Job {
-            name,
-            describe,
-            settings,
-            in_common: loaded.in_common(),
-            until_end: false,
-            allow_lost_state: false,
-            allow_dropped_state: false,
-            allow_older_snapshot: false,
-        };
-        for problem in job.plan().1 {
-            loaded.report(problem);
-        }
-    }
+    add_findings(&mut loaded, program);
     check::finish(&loaded, config.explain, config.json)
+}
+
+/// Plans the flow and adds what is found in the plan. A flow file with errors cannot be planned.
+pub(crate) fn add_findings(loaded: &mut Loaded, program: Option<(String, Describe)>) {
+    let flow = match (program, &loaded.flow) {
+        (Some((name, describe)), _) => Some((loaded.name.clone().unwrap_or(name), describe)),
+        (None, Some(flow)) if !loaded.problems.has_errors() => {
+            Some((flow.name.to_string(), of_file(flow.clone())))
+        }
+        (None, _) => None,
+    };
+    if let (Some((name, describe)), Some(settings)) = (flow, &loaded.settings) {
+        let (_, problems) = run::plan(&name, &describe, settings);
+        loaded.report(problems);
+    }
 }
 
 /// Looks into a store and prints what `show` says; false means that it is not sound.

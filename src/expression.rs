@@ -150,6 +150,23 @@ impl Expression {
         self.root.truth(scope, None)
     }
 
+    /// The value, where it is the same for every record.
+    pub fn constant(&self) -> Option<Value> {
+        let empty = Headers::default();
+        let nothing = Scope {
+            key: Value::NULL,
+            value: Value::NULL,
+            headers: &empty,
+            timestamp: None,
+            topic: None,
+            partition: None,
+            offset: None,
+            state: Value::NULL,
+        };
+        let value = (self.uses == Names::NONE).then(|| self.evaluate(&nothing)).and_then(Result::ok);
+        value.map(Cow::into_owned)
+    }
+
     /// Whether a part of it runs in the `cel` interpreter, which costs more per record.
     pub fn is_interpreted(&self) -> bool {
         self.root.is_interpreted()

@@ -11,7 +11,7 @@
 
 use crate::causes::{cause_of, config, internal, store_cause};
 use crate::clients::{self, Clients};
-use crate::config::problems::{Problem, Severity};
+use crate::config::problems::{Problem, Severity, code};
 use crate::config::settings::Settings;
 use crate::flow::Flow;
 use crate::flow::plan::FlowPlan;
@@ -30,7 +30,7 @@ use tidegate_cluster::{
     Supervisor, Timeouts, new_run_id, worker_config,
 };
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::kafka::{OutputTopic, check_outputs, warn_of_retention};
+use tidegate_operators::kafka::{Advice, OutputTopic, check_outputs};
 use tidegate_operators::steps::FlowSteps;
 use tidegate_recovery::storage::LocalDirectory;
 use tidegate_recovery::{
@@ -63,11 +63,7 @@ struct StoreMessage {
 impl Job {
     /// The plan of the flow and everything that is wrong with it.
     pub(crate) fn plan(&self) -> (FlowPlan, Vec<Problem>) {
-        let topics =
-            self.settings.consumer.as_ref().map(|consumer| consumer.topics.clone()).unwrap_or_default();
-        let plan = Flow::plan(&self.name, &topics, |flow| (self.describe)(flow));
-        let problems = plan.guards(&self.settings);
-        (plan, problems)
+        plan(&self.name, &self.describe, &self.settings)
     }
 
     /// What the handshake compares besides the fingerprint and the build.
@@ -77,6 +73,14 @@ impl Job {
         in_common.insert("--until-end".into(), self.until_end.to_string());
         in_common
     }
+}
+
+/// The plan of a flow and everything that is wrong with it, or worth a warning.
+pub(crate) fn plan(name: &str, describe: &Describe, settings: &Settings) -> (FlowPlan, Vec<Problem>) {
+    let topics = settings.consumer.as_ref().map(|consumer| consumer.topics.clone()).unwrap_or_default();
+    let plan = Flow::plan(name, &topics, |flow| describe(flow));
+    let problems = plan.guards(settings);
+    (plan, problems)
 }
 
 /// Runs the job and returns the exit code. The last line of a process that fails names the first cause.
@@ -248,7 +252,7 @@ fn bring_up(
     let inputs = InputTable::deal(start.partitions.iter().map(|plan| plan.partition.clone()), spec.workers());
     if inputs.len() < spec.workers() {
         tracing::warn!(
-            code = "WORKERS_EXCEED_PARTITIONS",
+            code = code::WORKERS_EXCEED_PARTITIONS,
             workers = spec.workers(),
             partitions = inputs.len(),
             "some workers read nothing: they only help with what is keyed"
@@ -376,7 +380,8 @@ fn find_start(
         .map_err(|fault| cause_of(&fault))?;
         let outputs =
             check_outputs(&clients.outputs, &outputs, deadline).map_err(|fault| cause_of(&fault))?;
-        warn_of_retention(&clients.consumer.connection, consumer.commit_keepalive);
+        let logs = if plan.needs_store() { plan.input_topics.clone() } else { Vec::new() };
+        Advice { keepalive: consumer.commit_keepalive, logs }.give(&clients.consumer.connection);
         let record_bytes_max = outputs.iter().filter_map(|output| output.record_bytes_max).min();
         let found = StartPlan { record_bytes_max, ..found };
         postcard::to_stdvec(&found).map_err(|error| internal("encode the start offsets", &error))

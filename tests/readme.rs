@@ -58,3 +58,16 @@ fn every_file_that_the_readme_names_is_there() {
         }
     }
 }
+
+// A43
+#[test]
+fn the_warnings_in_the_readme_are_those_that_there_are() {
+    let readme = read("README.md");
+    let (_, rest) =
+        readme.split_once("| code | about |\n|---|---|\n").expect("the README has a table of warnings");
+    let table: String =
+        rest.lines().take_while(|line| line.starts_with('|')).map(|line| format!("{line}\n")).collect();
+    let known = tidegate::config::problems::WARNINGS;
+    let expected: String = known.iter().map(|(code, about)| format!("| `{code}` | {about} |\n")).collect();
+    assert_eq!(table, expected);
+}

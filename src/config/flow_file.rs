@@ -187,8 +187,13 @@ impl Loaded {
         }
     }
 
-    /// Adds a problem that was found elsewhere, such as a guard over a flow in Rust.
-    pub fn report(&mut self, problem: Problem) {
-        self.problems.push(problem);
+    /// Adds what was found in the plan of the flow. A finding about a setting gets the place where that was set.
+    pub fn report(&mut self, found: impl IntoIterator<Item = Problem>) {
+        let found = found.into_iter().map(|problem| match problem.origin {
+            Origin::Default => Problem { origin: self.provenance.origin(&problem.path), ..problem },
+            _ => problem,
+        });
+        self.problems.extend(found);
+        self.problems = std::mem::take(&mut self.problems).sorted();
     }
 }

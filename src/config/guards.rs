@@ -6,6 +6,7 @@ use super::kafka::DeliveryGuarantee;
 use super::problems::{Problem, code};
 use super::settings::Settings;
 use super::yaml::Origin;
+use tidegate_operators::sink::file::PROCESS;
 
 /// What a guard looks at in a step.
 #[derive(Clone, Debug)]
@@ -70,4 +71,13 @@ pub fn check_steps(steps: &[GuardedStep<'_>], settings: &Settings) -> Vec<Proble
         }
     }
     problems
+}
+
+/// A file that several processes would write to.
+pub fn shared_file(file: &str, path: &str, origin: &Origin, settings: &Settings) -> Option<Problem> {
+    let shared = settings.cluster.processes() > 1 && !file.contains(PROCESS);
+    shared.then(|| {
+        Problem::error(code::INVALID_VALUE, path, origin, "several processes would write to one file")
+            .advise(format!("put {PROCESS} into the path: it becomes the process index"))
+    })
 }

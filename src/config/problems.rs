@@ -31,7 +31,45 @@ pub mod code {
     pub const FILTER_BEFORE_EVENT_TIME: &str = "FILTER_BEFORE_EVENT_TIME";
     /// Warning: `delivery` is not set, and means at most once.
     pub const DELIVERY_UNSET: &str = "DELIVERY_UNSET";
+    /// Warning: results that are made per key are written without it.
+    pub const SINK_WITHOUT_KEY: &str = "SINK_WITHOUT_KEY";
+    /// Warning: the flow reads what it writes.
+    pub const OUTPUT_IS_INPUT: &str = "OUTPUT_IS_INPUT";
+    /// Warning: windows by the time at which a record is read.
+    pub const ARRIVAL_TIME: &str = "ARRIVAL_TIME";
+    /// Warning: state per key that begins at the end of the topics.
+    pub const LATEST_WITH_STATE: &str = "LATEST_WITH_STATE";
+    /// Warning: some workers have no partition to read.
+    pub const WORKERS_EXCEED_PARTITIONS: &str = "WORKERS_EXCEED_PARTITIONS";
+    /// Warning: a recovery store in a folder for temporary files.
+    pub const STORE_IS_TEMPORARY: &str = "STORE_IS_TEMPORARY";
 }
+
+/// The codes of all warnings, and what each is about: the README has the same table. The last three
+/// are known only when the brokers have answered, so that `run` says them and `check` does not.
+pub const WARNINGS: [(&str, &str); 12] = [
+    (code::DELIVERY_UNSET, "`delivery` is not set, which means `at_most_once`"),
+    (code::DEPRECATED_OPTION, "an option that does nothing any more, or that another one replaces"),
+    (
+        code::GROUP_ID_UNSTABLE,
+        "a `group_id` with the name of a host, a process or a pod in it: another one at the next start",
+    ),
+    (code::OUTPUT_IS_INPUT, "the topic of a sink or of dead letters is read by the flow: a loop"),
+    (code::SINK_WITHOUT_KEY, "results per key are written without a key, or all with the same"),
+    (code::FILTER_BEFORE_EVENT_TIME, "what a filter drops before `event_time` moves no watermark"),
+    (code::ARRIVAL_TIME, "windows by the time of arrival: what is read again falls into other windows"),
+    (code::LATEST_WITH_STATE, "`auto_offset_reset: latest` with state per key: it begins with a part"),
+    (code::STORE_IS_TEMPORARY, "a recovery store under `/tmp` or another folder that is emptied"),
+    (code::WORKERS_EXCEED_PARTITIONS, "more worker threads than partitions: some read nothing"),
+    (
+        tidegate_operators::kafka::KEEPALIVE_ABOVE_RETENTION,
+        "`commit_keepalive_ms` is not below the brokers' `offsets.retention.minutes`",
+    ),
+    (
+        tidegate_operators::kafka::COMPACTED_AS_LOG,
+        "windows or state over a compacted topic: records that were overwritten are never seen",
+    ),
+];
 
 /// Whether a problem stops a start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

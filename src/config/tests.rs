@@ -48,7 +48,8 @@ fn every_example_is_read_without_a_problem() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|extension| extension == "yaml") {
             let text = std::fs::read_to_string(&path).unwrap();
-            let loaded = load_text(&text);
+            let mut loaded = load_text(&text);
+            crate::command::add_findings(&mut loaded, None);
             assert!(loaded.problems.is_empty(), "{}", check::problems_text(&loaded.source, &loaded.problems));
             let flow = loaded.flow.unwrap();
             assert!(flow.streams.iter().all(|stream| !stream.steps.is_empty()));

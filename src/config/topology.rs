@@ -2,6 +2,7 @@
 //! stand where they can.
 
 use super::flow_file::{FlowDescription, Input, StreamDescription};
+use super::guards::shared_file;
 use super::kafka_reader::read_topics;
 use super::layers::{Environment, join};
 use super::nearest;
@@ -312,9 +313,8 @@ fn check_places(reader: &Reader, streams: &[StreamDescription], settings: &Setti
         };
         place.event_time |= broken.has_step(&stream.name, "event_time");
         place.keyed |= broken.has_step(&stream.name, "key_by");
-        let mut filter: Option<&Step> = None;
         for step in &stream.steps {
-            check_place(reader, step, &mut place, &mut filter, settings);
+            check_place(reader, step, &mut place, settings);
         }
         ends.insert(&stream.name, place);
     }
@@ -335,13 +335,7 @@ fn check_places(reader: &Reader, streams: &[StreamDescription], settings: &Setti
     }
 }
 
-fn check_place<'s>(
-    reader: &Reader,
-    step: &'s Step,
-    place: &mut Place,
-    filter: &mut Option<&'s Step>,
-    settings: &Settings,
-) {
+fn check_place(reader: &Reader, step: &Step, place: &mut Place, settings: &Settings) {
     let error = |code, message: &str, advice: &str| {
         reader.report(Problem::error(code, &step.path, &step.origin, message).advise(advice));
     };
@@ -350,7 +344,6 @@ fn check_place<'s>(
         error(code::INVALID_VALUE, &message, "put a key_by before it, such as key_by: value.customer");
     }
     match &step.operation {
-        Operation::Filter(_) => *filter = filter.or(Some(step)),
         Operation::EventTime(_) => {
             if place.exchanged {
                 error(
@@ -360,17 +353,6 @@ fn check_place<'s>(
                 );
             } else if place.event_time {
                 error(code::INVALID_VALUE, "the event time is already set", "take this one out");
-            }
-            if let Some(filter) = filter {
-                reader.report(
-                    Problem::warning(
-                        code::FILTER_BEFORE_EVENT_TIME,
-                        &filter.path,
-                        &filter.origin,
-                        "what is dropped here moves no watermark: windows may close late",
-                    )
-                    .advise("move event_time before the filter"),
-                );
             }
             place.event_time = true;
         }
@@ -393,14 +375,10 @@ fn check_place<'s>(
                 "write kafka: { producer: { brokers: [\"host:9092\"] } }",
             );
         }
-        Operation::Sink(Sink::File { path })
-            if settings.cluster.processes() > 1 && !path.contains("{process}") =>
-        {
-            error(
-                code::INVALID_VALUE,
-                "several processes would write to one file",
-                "put {process} into the path: it becomes the process index",
-            );
+        Operation::Sink(Sink::File { path }) => {
+            if let Some(problem) = shared_file(path, &step.path, &step.origin, settings) {
+                reader.report(problem);
+            }
         }
         _ => {}
     }

@@ -5,6 +5,7 @@
 
 use super::Flow;
 use super::keyed::KeyedStream;
+use super::plan::KeyGiven;
 use super::row::{Bound, Row, Rowed, keyed_row};
 use super::shape::{self, Parameters};
 use super::stream::{Refusal, Stream, millis};
@@ -37,7 +38,12 @@ enum Rows<'s> {
 
 /// Describes the flow to the builder.
 pub(crate) fn describe(flow: &Flow<'_>, description: &FlowDescription) {
-    flow.0.plan.borrow_mut().expressions = shape::expressions(description);
+    {
+        let plan = &mut *flow.0.plan.borrow_mut();
+        plan.expressions = shape::expressions(description);
+        let place = |step: &Step| (step.id.clone(), (step.path.clone(), step.origin.clone()));
+        plan.places = description.steps().map(|(_, step)| place(step)).collect();
+    }
     let parameters = shape::parameters(description);
     let bound = Bound::new(flow.inputs());
     let mut assembly = Assembly { flow, description, bound, parameters, streams: HashMap::new() };
@@ -204,16 +210,20 @@ impl<'s> Assembly<'_, 's> {
 
     fn map<R: Rowed>(&self, stream: Stream<'s, R>, step: &Step, map: &MapStep) -> Stream<'s, R> {
         let (map, bound) = (map.clone(), self.bound.clone());
-        stream.try_map_elements(name(step), "map", on_error(step.on_error), move |mut element| {
-            let new = |expression: &Option<Expression>| {
-                expression.as_ref().map(|expression| bound.value(expression, &element)).transpose()
-            };
-            let (value, key) = (new(&map.value)?, new(&map.key)?);
-            let row = element.value.row_mut();
-            row.value = value.unwrap_or_else(|| std::mem::take(&mut row.value));
-            row.key = key.unwrap_or_else(|| std::mem::take(&mut row.key));
-            Ok::<_, String>(element)
-        })
+        let key = map.key.as_ref().map(given);
+        let mapped =
+            stream.try_map_elements(name(step), "map", on_error(step.on_error), move |mut element| {
+                let new = |expression: &Option<Expression>| {
+                    expression.as_ref().map(|expression| bound.value(expression, &element)).transpose()
+                };
+                let (value, key) = (new(&map.value)?, new(&map.key)?);
+                let row = element.value.row_mut();
+                row.value = value.unwrap_or_else(|| std::mem::take(&mut row.value));
+                row.key = key.unwrap_or_else(|| std::mem::take(&mut row.key));
+                Ok::<_, String>(element)
+            });
+        self.flow.note(mapped.node, |known| known.key = key);
+        mapped
     }
 
     fn inspect<R: Rowed>(&self, stream: Stream<'s, R>, step: &Step, inspect: &Inspect) -> Stream<'s, R> {
@@ -248,21 +258,25 @@ impl<'s> Assembly<'_, 's> {
         };
         let refuse_ahead = (settings.ahead == Ahead::Fail).then_some(operator.max_ahead_ms);
         let (from, bound) = (settings.from.clone(), self.bound.clone());
-        stream.event_time_elements(name(step), operator, on_error(step.on_error), move |element| {
-            let event = match &from {
-                EventTimeFrom::Expression(expression) => bound.event_time(expression, element)?,
-                EventTimeFrom::Timestamp => {
-                    element.meta.timestamp.ok_or_else(|| "the record has no timestamp".to_owned())?
+        let arrival = from == EventTimeFrom::Arrival;
+        let timed =
+            stream.event_time_elements(name(step), operator, on_error(step.on_error), move |element| {
+                let event = match &from {
+                    EventTimeFrom::Expression(expression) => bound.event_time(expression, element)?,
+                    EventTimeFrom::Timestamp => {
+                        element.meta.timestamp.ok_or_else(|| "the record has no timestamp".to_owned())?
+                    }
+                    EventTimeFrom::Arrival => bound.arrival()?,
+                };
+                match refuse_ahead {
+                    Some(max) if event > bound.arrival()?.saturating_add(max) => Err(format!(
+                        "the event time {event} ms is more than {max} ms ahead of the wall clock"
+                    )),
+                    _ => Ok(event),
                 }
-                EventTimeFrom::Arrival => bound.arrival()?,
-            };
-            match refuse_ahead {
-                Some(max) if event > bound.arrival()?.saturating_add(max) => {
-                    Err(format!("the event time {event} ms is more than {max} ms ahead of the wall clock"))
-                }
-                _ => Ok(event),
-            }
-        })
+            });
+        self.flow.note(timed.node, |known| known.arrival = arrival);
+        timed
     }
 
     fn key_by(&self, stream: Stream<'s, Row>, step: &Step, key: &Expression) -> Stream<'s, Keyed<Row>> {
@@ -271,7 +285,9 @@ impl<'s> Assembly<'_, 's> {
             stream.try_key_by_elements(name(step), on_error(step.on_error), move |element| {
                 bound.value(&key, element).map(|value| value.key_bytes())
             });
-        keyed.keyed_values()
+        let keyed = keyed.keyed_values();
+        self.flow.note(keyed.node, |known| known.key = Some(KeyGiven::OfRecord));
+        keyed
     }
 
     /// Groups, and replaces each row by the list of what the window behind it takes.
@@ -298,7 +314,9 @@ impl<'s> Assembly<'_, 's> {
                 let list = list.map_err(|reason| Refusal::Value(format!("in the window {id}: {reason}")))?;
                 Ok((key, Row { key: Value::Null, value: Value::list(list) }))
             });
-        keyed.keyed_values()
+        let keyed = keyed.keyed_values();
+        self.flow.note(keyed.node, |known| known.key = Some(KeyGiven::OfRecord));
+        keyed
     }
 
     /// Replaces each row by the list of what the window's aggregates take from it.
@@ -384,6 +402,7 @@ impl<'s> Assembly<'_, 's> {
             Sink::File { path } => (Destination::File(path.clone()), None, None),
         };
         let lines = !matches!(sink, Sink::Kafka(_));
+        let key_given = key.as_ref().map(given);
         let bound = self.bound.clone();
         let encoded = format!("{}-encode", step.id);
         let records = stream.try_map_elements(
@@ -402,7 +421,17 @@ impl<'s> Assembly<'_, 's> {
                 Ok::<_, String>(Element { value: Record { key, value }, meta: element.meta })
             },
         );
+        self.flow.note(records.node, |known| known.key = key_given);
         records.sink(name(step), on_error(step.on_error), destination, create);
+    }
+}
+
+/// Which key an expression gives to the records.
+fn given(key: &Expression) -> KeyGiven {
+    match key.constant() {
+        None => KeyGiven::OfRecord,
+        Some(Value::Null) => KeyGiven::Null,
+        Some(_) => KeyGiven::Constant,
     }
 }
 

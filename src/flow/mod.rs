@@ -9,6 +9,7 @@
 
 pub(crate) mod described;
 mod keyed;
+mod lint;
 pub(crate) mod plan;
 mod row;
 mod shape;
@@ -18,7 +19,7 @@ pub use keyed::{KeyBytes, KeyFromBytes, KeyedStream, Window};
 pub use stream::{Decode, Decoded, IntoRecord, Json, OutOfOrder, Stream};
 
 use crate::connections::WorkerClients;
-use plan::{FlowPlan, Keeps, Node, StepPlan};
+use plan::{FlowPlan, Keeps, Known, Node, StepPlan};
 use shape::Parameters;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -178,12 +179,18 @@ impl<'s> Flow<'s> {
             Keeps::Nothing => StepSpec::stateless(id.clone(), kind),
             Keeps::Watermarks | Keeps::Keyed | Keeps::Replayable => StepSpec::stateful(id.clone(), kind, 1),
         };
-        plan.steps.push(StepPlan { spec: StepSpec { parameters, ..spec }, keeps, inputs, terminal: false });
+        let spec = StepSpec { parameters, ..spec };
+        plan.steps.push(StepPlan { spec, keeps, inputs, terminal: false, known: Known::default() });
         (Node(plan.steps.len() - 1), id)
     }
 
     fn mark_terminal(&self, node: Node) {
         self.0.plan.borrow_mut().steps[node.0].terminal = true;
+    }
+
+    /// Notes what else is known of a step.
+    fn note(&self, node: Node, note: impl FnOnce(&mut Known)) {
+        note(&mut self.0.plan.borrow_mut().steps[node.0].known);
     }
 
     fn problem(&self, problem: crate::config::problems::Problem) {

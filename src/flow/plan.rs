@@ -4,10 +4,11 @@
 //! ([`super::shape`]), `check` and the store's step table read it, and nothing of it is said a second time.
 
 use crate::config::Settings;
-use crate::config::guards::{GuardedStep, check_steps};
+use crate::config::guards::{GuardedStep, check_steps, shared_file};
 use crate::config::problems::{Problem, code};
 use crate::config::yaml::Origin;
-use std::collections::BTreeSet;
+use crate::connections::Destination;
+use std::collections::{BTreeSet, HashMap};
 use tidegate_operators::steps::{FlowSteps, StepSpec};
 use tidegate_recovery::StepId;
 
@@ -28,6 +29,28 @@ pub(crate) enum Keeps {
     Replayable,
 }
 
+/// Which key a step gives to its records, as far as that can be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyGiven {
+    /// None to all of them.
+    Null,
+    /// The same to all of them.
+    Constant,
+    /// One that depends on the record.
+    OfRecord,
+}
+
+/// What else is known of a step, for the advice about the flow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Known {
+    /// The key that it gives to its records, where it gives one.
+    pub(crate) key: Option<KeyGiven>,
+    /// Whether it takes the time at which a record is read for its event time.
+    pub(crate) arrival: bool,
+    /// Where it writes.
+    pub(crate) destination: Option<Destination>,
+}
+
 /// One step of the plan.
 #[derive(Clone, Debug)]
 pub(crate) struct StepPlan {
@@ -39,13 +62,8 @@ pub(crate) struct StepPlan {
     pub(crate) inputs: Vec<Node>,
     /// Whether the stream behind it may end here: a sink, or a step whose records are meant to be dropped.
     pub(crate) terminal: bool,
-}
-
-impl StepPlan {
-    /// Its path in messages: a flow in Rust has no lines to point at.
-    fn path(&self) -> String {
-        format!("steps.{}", self.spec.id)
-    }
+    /// What else is known of it.
+    pub(crate) known: Known,
 }
 
 /// A topic that a sink writes to.
@@ -72,6 +90,8 @@ pub(crate) struct FlowPlan {
     pub(crate) output_topics: Vec<OutputTopic>,
     /// What else stands in the steps, for a flow that is data; the steps of a flow in Rust are code.
     pub(crate) expressions: String,
+    /// Path and place of each step in the flow file; a flow in Rust has no lines to point at.
+    pub(crate) places: HashMap<StepId, (String, Origin)>,
     /// What is wrong with the flow as such.
     pub(crate) problems: Vec<Problem>,
 }
@@ -87,22 +107,33 @@ impl FlowPlan {
         self.steps.iter().any(|step| step.keeps == Keeps::Keyed)
     }
 
-    /// Guards that look at the flow as a whole; every finding at once.
+    /// Path and place of a step, for messages.
+    pub(super) fn place(&self, node: Node) -> (String, Origin) {
+        let id = &self.steps[node.0].spec.id;
+        self.places.get(id).cloned().unwrap_or_else(|| (format!("steps.{id}"), Origin::Default))
+    }
+
+    /// Guards that look at the flow as a whole, and advice about it; every finding at once.
     pub(crate) fn guards(&self, settings: &Settings) -> Vec<Problem> {
         let mut problems = self.problems.clone();
-        let paths: Vec<String> = self.steps.iter().map(StepPlan::path).collect();
+        let places: Vec<(String, Origin)> = (0..self.steps.len()).map(|at| self.place(Node(at))).collect();
         let steps: Vec<GuardedStep<'_>> = self
             .steps
             .iter()
-            .zip(&paths)
-            .map(|(step, path)| GuardedStep {
+            .zip(&places)
+            .map(|(step, (path, origin))| GuardedStep {
                 id: step.spec.id.as_str(),
                 loses_state: step.keeps == Keeps::Keyed,
                 path,
-                origin: &Origin::Default,
+                origin,
             })
             .collect();
         problems.extend(check_steps(&steps, settings));
+        for (step, (path, origin)) in self.steps.iter().zip(&places) {
+            if let Some(Destination::File(file)) = &step.known.destination {
+                problems.extend(shared_file(file, path, origin, settings));
+            }
+        }
         self.guard_ends(&mut problems);
         if self.input_topics.is_empty() {
             problems.push(
@@ -126,6 +157,7 @@ impl FlowPlan {
                 .advise("take it out of the list, or read it"),
             );
         }
+        problems.extend(super::lint::lint(self, settings));
         problems
     }
 
@@ -133,11 +165,12 @@ impl FlowPlan {
         for (index, step) in self.steps.iter().enumerate() {
             let feeds_something = self.steps.iter().any(|other| other.inputs.contains(&Node(index)));
             if !step.terminal && !feeds_something {
+                let (path, origin) = self.place(Node(index));
                 problems.push(
                     Problem::error(
                         "FORK_BRANCH_NO_TERMINAL",
-                        step.path(),
-                        &Origin::Default,
+                        path,
+                        &origin,
                         format!("the stream behind step {} ({}) goes nowhere", step.spec.id, step.spec.kind),
                     )
                     .advise("end it with a sink, or with `drain` if its records are meant to be dropped"),

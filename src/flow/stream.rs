@@ -1,7 +1,7 @@
 //! [`Stream`]: values on their way, and the steps that look at one of them at a time.
 
 use super::keyed::{KeyBytes, KeyedStream};
-use super::plan::{Keeps, Node, OutputTopic};
+use super::plan::{Keeps, Known, Node, OutputTopic};
 use super::shape::Parameters;
 use super::{Flow, refused};
 use crate::connections::{Destination, WorkerClients};
@@ -159,10 +159,12 @@ impl<'s, T: Data> Stream<'s, T> {
         self,
         name: Option<&str>,
         kind: &'static str,
+        known: Known,
         build: impl FnOnce(&FlowBuild<'s>, &WorkerClients, StepId, ElementStream<'s, T>),
     ) {
         let (node, id) = self.flow.add(name, kind, Keeps::Nothing, Parameters::new(), vec![self.node]);
         self.flow.mark_terminal(node);
+        self.flow.note(node, |of_step| *of_step = known);
         if let Some(elements) = self.elements {
             let (operators, connections) =
                 self.flow.building().expect("a stream with elements is being built");
@@ -372,7 +374,7 @@ impl<'s, T: Data> Stream<'s, T> {
 
     /// Ends the stream: its records are done when they arrive here.
     pub fn drain(self) {
-        self.end(None, "drain", |operators, _, _, elements| operators.drain(elements));
+        self.end(None, "drain", Known::default(), |operators, _, _, elements| operators.drain(elements));
     }
 }
 
@@ -429,7 +431,8 @@ impl<'s> Stream<'s, Record> {
                 topics.push(OutputTopic { topic: topic.clone(), create });
             }
         }
-        self.end(name, "sink", |operators, connections, id, elements| {
+        let known = Known { destination: Some(destination.clone()), ..Known::default() };
+        self.end(name, "sink", known, |operators, connections, id, elements| {
             match connections.writer(&destination) {
                 Ok(writer) => sink(operators, &id, elements, on_error, writer),
                 Err(fault) => {

@@ -8,6 +8,7 @@
 mod case;
 mod status;
 
+mod advice;
 mod bounded;
 mod brokers;
 mod commit_floor;

@@ -15,6 +15,7 @@
 //! that thread. The only unsafe code is in the private module `raw`.
 
 mod admin;
+mod advice;
 mod arena;
 mod config;
 mod consume;
@@ -22,11 +23,11 @@ mod outputs;
 mod produce;
 mod raw;
 pub mod reaper;
-mod retention;
 mod start;
 mod topics;
 mod wake;
 
+pub use advice::{Advice, COMPACTED_AS_LOG, KEEPALIVE_ABOVE_RETENTION, offsets_retention};
 pub use config::{
     Connection, ConsumerConfig, IsolationLevel, PREFETCH_BYTES, PRODUCER_IN_FLIGHT_BYTES,
     PRODUCER_IN_FLIGHT_RECORDS, ProducerConfig,
@@ -34,7 +35,6 @@ pub use config::{
 pub use consume::{KafkaReader, OutOfRange, PartitionStart, ReaderOptions, Tombstones};
 pub use outputs::{OutputFound, OutputTopic, check_outputs};
 pub use produce::{KafkaProducer, KafkaWriter};
-pub use retention::{offsets_retention, warn_of_retention};
 pub use start::{
     AutoOffsetReset, From, LogBounds, Lookup, PartitionFacts, Stale, StartDecision, StartPolicy, announce,
     decide,
