@@ -119,6 +119,9 @@ fn say(cause: &Cause) {
 fn live(job: Job) -> Result<Option<Outcome<()>>, Cause> {
     let (plan, problems) = job.plan();
     refuse(&problems)?;
+    if job.settings.delivery() == tidegate_operators::process::DeliveryGuarantee::ExactlyOnce {
+        return Err(config("delivery: exactly_once can be checked and not yet run; use at_least_once"));
+    }
     let steps = plan
         .table()
         .map_err(|step| config(format!("two steps are called {step}: give each its own name")))?;

@@ -12,17 +12,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidegate_operators::commit::{PublishedEpoch, SnapshotIo, WrittenPart};
 use tidegate_operators::fault::Fault;
 use tidegate_recovery::{
-    CommitTracker, Epoch, ErrorClass, Part, ProcessStore, Published, Publisher, RecordNumber, RowBuffer,
+    CommitTracker, Epoch, ErrorClass, OutputBuffer, Part, ProcessStore, Published, Publisher, RecordNumber,
+    RowBuffer, Slot,
 };
 use timely::scheduling::SyncActivator;
 
 /// The store of one process, for the worker threads of that process.
 pub(crate) struct StoreThreads {
     workers: usize,
-    gathering: Mutex<BTreeMap<Epoch, Vec<RowBuffer>>>,
-    parts: Sender<(Epoch, Vec<RowBuffer>)>,
-    records: Option<Sender<(Epoch, Vec<Part>)>>,
+    gathering: Mutex<BTreeMap<Epoch, Gathered>>,
+    parts: Sender<(Epoch, Gathered)>,
+    records: Option<Sender<RecordsJob>>,
     done: Arc<Done>,
+}
+
+/// What the worker threads have handed in of a commit epoch.
+#[derive(Default)]
+struct Gathered {
+    rows: Vec<RowBuffer>,
+    output: Vec<OutputBuffer>,
+}
+
+/// What the records thread is asked for.
+enum RecordsJob {
+    Publish(Epoch, Vec<Part>),
+    OutputPublished(Slot, Epoch),
 }
 
 /// What the threads have finished, and whom to wake.
@@ -75,13 +89,14 @@ impl StoreThreads {
         store: ProcessStore,
         publisher: Option<Publisher>,
         offsets: Arc<CommitTracker>,
+        on_part: OnPart,
     ) -> std::io::Result<StoreThreads> {
         let done = Arc::new(Done::default());
         let (parts, asked) = channel();
         let mailbox = Arc::clone(&done);
         std::thread::Builder::new()
             .name("store-parts".into())
-            .spawn(move || write_parts(store, &offsets, &asked, &mailbox))?;
+            .spawn(move || write_parts(store, &offsets, &on_part, &asked, &mailbox))?;
         let records = match publisher {
             None => None,
             Some(publisher) => {
@@ -97,15 +112,22 @@ impl StoreThreads {
     }
 }
 
+/// Hears of every part that is written, before anybody else does.
+pub(crate) type OnPart = Box<dyn Fn(Epoch, &Part) + Send>;
+
 fn write_parts(
     mut store: ProcessStore,
     offsets: &CommitTracker,
-    asked: &Receiver<(Epoch, Vec<RowBuffer>)>,
+    on_part: &OnPart,
+    asked: &Receiver<(Epoch, Gathered)>,
     done: &Done,
 ) {
-    while let Ok((epoch, rows)) = asked.recv() {
-        let written = store.write_part(epoch, &rows, offsets.offsets_at(epoch));
+    while let Ok((epoch, Gathered { rows, output })) = asked.recv() {
+        let written = store.write_part_with_output(epoch, &rows, &output, offsets.offsets_at(epoch));
         let failed = written.is_err();
+        if let Ok(Some(part)) = &written {
+            on_part(epoch, part);
+        }
         lock(&done.written)
             .put(written.map(|part| WrittenPart { epoch, part }).map_err(|error| store_fault(&error)));
         if failed {
@@ -114,8 +136,15 @@ fn write_parts(
     }
 }
 
-fn publish_records(mut publisher: Publisher, asked: &Receiver<(Epoch, Vec<Part>)>, done: &Done) {
-    while let Ok((epoch, parts)) = asked.recv() {
+fn publish_records(mut publisher: Publisher, asked: &Receiver<RecordsJob>, done: &Done) {
+    while let Ok(job) = asked.recv() {
+        let (epoch, parts) = match job {
+            RecordsJob::Publish(epoch, parts) => (epoch, parts),
+            RecordsJob::OutputPublished(slot, epoch) => {
+                publisher.output_published(slot, epoch);
+                continue;
+            }
+        };
         let published = publisher.publish(epoch, &parts);
         let failed = published.is_err();
         let record = match published {
@@ -135,6 +164,17 @@ fn publish_records(mut publisher: Publisher, asked: &Receiver<(Epoch, Vec<Part>)
     }
 }
 
+#[expect(dead_code, reason = "the publication of outboxes comes next")]
+impl StoreThreads {
+    /// On process 0: commit records need not name the slot's outboxes up to this epoch any more.
+    pub(crate) fn output_published(&self, slot: Slot, epoch: Epoch) {
+        if let Some(records) = &self.records {
+            // A thread that has ended has said why.
+            let _ = records.send(RecordsJob::OutputPublished(slot, epoch));
+        }
+    }
+}
+
 impl SnapshotIo for StoreThreads {
     fn wake_for_parts(&self, activator: SyncActivator) {
         lock(&self.done.written).wake.push(activator);
@@ -144,15 +184,16 @@ impl SnapshotIo for StoreThreads {
         lock(&self.done.published).wake.push(activator);
     }
 
-    fn submit(&self, epoch: Epoch, rows: RowBuffer) {
+    fn submit(&self, epoch: Epoch, rows: RowBuffer, output: OutputBuffer) {
         let mut gathering = lock(&self.gathering);
         let of_epoch = gathering.entry(epoch).or_default();
-        of_epoch.push(rows);
-        if of_epoch.len() < self.workers {
+        of_epoch.rows.push(rows);
+        of_epoch.output.push(output);
+        if of_epoch.rows.len() < self.workers {
             return;
         }
-        let rows = gathering.remove(&epoch).unwrap_or_default();
-        if self.parts.send((epoch, rows)).is_err() && lock(&self.done.written).failure.is_none() {
+        let gathered = gathering.remove(&epoch).unwrap_or_default();
+        if self.parts.send((epoch, gathered)).is_err() && lock(&self.done.written).failure.is_none() {
             lock(&self.done.written)
                 .put(Err(Fault::new(ErrorClass::Internal, "the thread that writes the store has ended")));
         }
@@ -163,7 +204,8 @@ impl SnapshotIo for StoreThreads {
     }
 
     fn publish(&self, epoch: Epoch, parts: Vec<Part>) {
-        let sent = self.records.as_ref().is_some_and(|records| records.send((epoch, parts)).is_ok());
+        let job = RecordsJob::Publish(epoch, parts);
+        let sent = self.records.as_ref().is_some_and(|records| records.send(job).is_ok());
         if !sent && lock(&self.done.published).failure.is_none() {
             lock(&self.done.published)
                 .put(Err(Fault::new(ErrorClass::Internal, "the thread that publishes records has ended")));

@@ -89,8 +89,9 @@ impl Work {
             None => None,
             Some(store) => {
                 let threads = spec.workers_per_process();
-                let io = StoreThreads::start(threads, store, publisher, Arc::clone(&tracker))
-                    .map_err(|error| internal("start the store's threads", &error))?;
+                let io =
+                    StoreThreads::start(threads, store, publisher, Arc::clone(&tracker), Box::new(|_, _| ()))
+                        .map_err(|error| internal("start the store's threads", &error))?;
                 Some(Arc::new(io) as Arc<_>)
             }
         };
@@ -117,6 +118,7 @@ impl Work {
             faults: Faults::new(),
             offsets: Arc::new(Offsets::new(Arc::clone(&tracker), inputs.clone(), base)),
             snapshots,
+            output: None,
             standing: standing(joined, lease),
             metrics,
             status: StatusBoard::new(generation),

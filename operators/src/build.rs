@@ -108,8 +108,11 @@ impl<'s> FlowBuild<'s> {
             acknowledgements.clone(),
             self.volatile.into_inner(),
         );
-        let parts = commit::write_snapshots(self.scope, &self.context, rows);
+        let parts = commit::write_snapshots(self.scope, &self.context, rows, acknowledgements.clone());
         let durable = commit::commit_epochs(self.scope, &self.context, parts, acknowledgements);
+        if let Some(output) = self.context.process().output.clone() {
+            commit::publish_output(self.scope, &self.context, output, durable.clone());
+        }
         commit::receive_durable(self.scope, &self.context, durable);
     }
 }

@@ -8,6 +8,7 @@ use crate::inputs::InputTable;
 use crate::limits::Limits;
 use crate::metrics::StepMetrics;
 use crate::process::{ProcessContext, Sabotage};
+use crate::sink::OutboxDesk;
 use crate::source::{InputDesk, SourceReader};
 use crate::status::Hold;
 use std::cell::{Cell, RefCell};
@@ -34,6 +35,8 @@ struct Inner {
     ending_watchers: RefCell<Vec<Activator>>,
     durable: Cell<Epoch>,
     durable_watchers: RefCell<Vec<Activator>>,
+    published: Cell<Epoch>,
+    outbox: OutboxDesk,
     acknowledged: Cell<Option<Epoch>>,
     volatile_holds: RefCell<Vec<Rc<VolatileInner>>>,
     volatile_records: Cell<usize>,
@@ -120,6 +123,8 @@ impl WorkerContext {
             ending_watchers: RefCell::default(),
             durable: Cell::new(durable),
             durable_watchers: RefCell::default(),
+            published: Cell::new(durable),
+            outbox: OutboxDesk::default(),
             acknowledged: Cell::new(Some(first)),
             volatile_holds: RefCell::default(),
             volatile_records: Cell::new(0),
@@ -229,6 +234,22 @@ impl WorkerContext {
         for activator in self.0.durable_watchers.borrow().iter() {
             activator.activate();
         }
+    }
+
+    /// The newest commit epoch with which nothing is left to do: it is durable and, where output is published by way
+    /// of the store, published by every process.
+    pub fn done(&self) -> Epoch {
+        if self.0.process.output.is_some() { self.0.published.get() } else { self.durable() }
+    }
+
+    /// Every process has published its output up to this epoch. Only the receiver of that news calls this.
+    pub(crate) fn set_published(&self, epoch: Epoch) {
+        self.0.published.set(epoch);
+    }
+
+    /// What exactly-once sinks of this worker have to publish.
+    pub fn outbox(&self) -> &OutboxDesk {
+        &self.0.outbox
     }
 
     /// Wakes the operator behind `activator` whenever an epoch becomes durable.

@@ -102,6 +102,8 @@ pub struct Metrics {
     epoch: Family<WorkerLabels, Gauge>,
     /// The newest epoch that is durable.
     pub durable_epoch: Gauge,
+    /// Newest epoch whose output every process has published; only where output goes by way of the store.
+    pub published_epoch: Gauge,
     /// The number of the newest commit record.
     pub record_number: Gauge,
     /// The generation.
@@ -145,6 +147,10 @@ impl Metrics {
             in_flight_records: page.shows("in_flight_records", "Records read and not yet through the flow"),
             epoch: page.shows("epoch", "Epoch hand of a worker"),
             durable_epoch: page.shows("durable_epoch", "Newest durable epoch"),
+            published_epoch: page.shows(
+                "published_epoch",
+                "Newest epoch whose output every process has published (exactly once with a store)",
+            ),
             record_number: page.shows("record_number", "Number of the newest commit record"),
             generation: page.shows("generation", "Generation of the cluster"),
             registry: Mutex::new(page.0),

@@ -1,7 +1,7 @@
 //! What the worker threads of one process share in one generation.
 
 use crate::clock::{Clock, EpochClock};
-use crate::commit::{OffsetMarks, SnapshotIo};
+use crate::commit::{OffsetMarks, OutputIo, SnapshotIo};
 use crate::fault::{Fault, Faults};
 use crate::inputs::InputTable;
 use crate::limits::{Limits, SinkLoad};
@@ -73,6 +73,8 @@ pub struct ProcessContext {
     pub offsets: Arc<dyn OffsetMarks>,
     /// The recovery store, if there is one.
     pub snapshots: Option<Arc<dyn SnapshotIo>>,
+    /// Publishes output by way of the store, where delivery is exactly once and there is one.
+    pub output: Option<Arc<dyn OutputIo>>,
     /// Whether this process is still in charge.
     pub standing: StandingCheck,
     /// Figures.
@@ -113,11 +115,17 @@ impl ProcessContext {
             faults: Faults::new(),
             offsets,
             snapshots: None,
+            output: None,
             standing: Arc::new(|| Ok(())),
             metrics: Arc::new(Metrics::new()),
             status: StatusBoard::new(Generation(1)),
             sabotage: Sabotage::default(),
         }
+    }
+
+    /// Whether offsets travel in transactions, together with what was made of their records, and never alone.
+    pub fn commits_in_transactions(&self) -> bool {
+        self.delivery == DeliveryGuarantee::ExactlyOnce
     }
 
     /// The clock.

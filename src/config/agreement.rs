@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use tidegate_recovery::KeyHash;
 
 /// Paths of these settings whose values are compared as they are.
-const PATHS: [&str; 10] = [
+const PATHS: [&str; 11] = [
     "kafka.consumer.group_id",
     "kafka.consumer.topics",
     "kafka.consumer.auto_offset_reset",
@@ -19,6 +19,7 @@ const PATHS: [&str; 10] = [
     "kafka.consumer.isolation",
     "epoch_interval",
     "recovery.commit_interval",
+    "exactly_once.control_topic",
     "volatile_state",
     "cluster.peer_timeout",
 ];

@@ -134,7 +134,6 @@ pub fn load(source: Source, kind: FileKind, environment: &Environment, flags: &[
             Some(topology::read(&section, name, &settings, environment))
         }
     };
-    section.later("exactly_once", "exactly_once");
     section.later("tables", "a table");
     section.finish();
     if let Some(flow) = &flow {

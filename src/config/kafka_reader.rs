@@ -206,14 +206,6 @@ fn read_delivery(section: &Section<'_, '_>) -> (DeliveryGuarantee, DeliveryReaso
         &[("at_most_once", AtMostOnce), ("at_least_once", AtLeastOnce), ("exactly_once", ExactlyOnce)],
     );
     let auto_commit = section.optional_truth("enable_auto_commit");
-    if chosen == Some(ExactlyOnce) {
-        section.error(
-            code::EXACTLY_ONCE_BLOCKED,
-            "delivery",
-            "exactly_once is not available in this version",
-            "use at_least_once: with a recovery store no result is lost, and after a crash some may be written again",
-        );
-    }
     if let (Some(chosen), Some(auto_commit)) = (chosen, auto_commit) {
         let conflict = match chosen {
             AtMostOnce => !auto_commit,
@@ -399,7 +391,7 @@ const OWNED: &[(&str, &str)] = &[
     ("max.in.flight.requests.per.connection", "the order of a key depends on it"),
     ("partitioner", "it is that of the Java client (murmur2_random), so that a key stays on its partition"),
     ("transactional.id", "it is derived from the flow and the store"),
-    ("transaction.timeout.ms", "transactions come with exactly_once"),
+    ("transaction.timeout.ms", "write exactly_once: { transaction_timeout: … }"),
     ("linger.ms", "write linger"),
     ("queue.buffering.max.ms", "write linger"),
     ("compression.type", "write compression"),

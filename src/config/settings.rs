@@ -1,5 +1,6 @@
 //! Everything but the steps: how the flow runs.
 
+use super::exactly_once::ExactlyOnceSettings;
 use super::kafka::{ConsumerSettings, DeliveryGuarantee, ProducerSettings};
 use super::kafka_reader::check_address;
 use super::layers::Environment;
@@ -123,6 +124,8 @@ pub struct Settings {
     pub producer: ProducerSettings,
     /// The section `recovery`.
     pub recovery: RecoverySettings,
+    /// The section `exactly_once`.
+    pub exactly_once: ExactlyOnceSettings,
     /// The section `cluster`.
     pub cluster: ClusterSettings,
     /// Time between two epochs.
@@ -171,6 +174,7 @@ impl Settings {
             Duration::from_millis(1)..=Duration::from_secs(60),
         );
         let recovery = read_recovery(root.section("recovery"), epoch_interval);
+        let exactly_once = ExactlyOnceSettings::read(root.section("exactly_once"));
         let cluster = read_cluster(root.section("cluster"));
         let volatile_state = root.choice("volatile_state", false, &[("refuse", false), ("allow", true)]);
         let volatile_records_max = root.integer("volatile_records_max", 1_000_000, 1..=1_000_000_000);
@@ -186,6 +190,7 @@ impl Settings {
             consumer,
             producer,
             recovery,
+            exactly_once,
             cluster,
             epoch_interval,
             volatile_state,

@@ -156,9 +156,15 @@ fn delivery_follows_the_option_then_the_deprecated_one_then_the_old_default() {
 }
 
 #[test]
-fn exactly_once_and_unknown_deliveries_are_refused() {
-    let exactly = load_text(&flow_with("    delivery: exactly_once", SINK));
-    assert_eq!(codes(&exactly, Severity::Error), [code::EXACTLY_ONCE_BLOCKED]);
+fn exactly_once_lists_all_that_is_in_its_way_and_unknown_deliveries_are_refused() {
+    const EXACTLY_ONCE: &str = "    delivery: exactly_once";
+    let errors = |steps: &str| codes(&load_text(&flow_with(EXACTLY_ONCE, steps)), Severity::Error);
+    let to_kafka = "steps:\n  - filter: true\n  - sink: { kafka: { topic: t } }\n";
+    assert_eq!(errors(to_kafka), [""; 0]);
+    let keyed =
+        "steps:\n  - key_by: key\n  - sink: { kafka: { topic: t } }\n  - sink: { name: two, stdout: {} }\n";
+    assert_eq!(errors(keyed), [code::EXACTLY_ONCE_BLOCKED; 2]);
+    assert_eq!(errors(&format!("recovery: {{ directory: r }}\n{keyed}")), [code::EXACTLY_ONCE_BLOCKED]);
     let unknown = load_text(&flow_with("    delivery: exactly", SINK));
     assert_eq!(codes(&unknown, Severity::Error), [code::INVALID_VALUE]);
     let problem = unknown.problems.iter().next().unwrap();
@@ -278,12 +284,9 @@ fn what_later_versions_bring_is_refused_with_a_plain_word() {
             check::problems_text(&loaded.source, &loaded.problems)
         );
     }
-    for line in ["exactly_once: {}\n", "recovery: { directory: 's3://b/p' }\n"] {
-        let loaded = load_text(&flow_with(AT_LEAST_ONCE, &format!("{line}{SINK}")));
-        assert!(
-            loaded.problems.iter().any(|problem| problem.text().contains("not available in this version"))
-        );
-    }
+    let loaded =
+        load_text(&flow_with(AT_LEAST_ONCE, &format!("recovery: {{ directory: 's3://b/p' }}\n{SINK}")));
+    assert!(loaded.problems.iter().any(|problem| problem.text().contains("not available in this version")));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! ([`super::shape`]), `check` and the store's step table read it, and nothing of it is said a second time.
 
 use crate::config::Settings;
-use crate::config::guards::{GuardedStep, check_steps, shared_file};
+use crate::config::guards::{Blocker, GuardedStep, check_steps, shared_file};
 use crate::config::problems::{Problem, code};
 use crate::config::yaml::Origin;
 use crate::connections::Destination;
@@ -66,6 +66,17 @@ pub(crate) struct StepPlan {
     pub(crate) known: Known,
 }
 
+impl StepPlan {
+    /// What keeps it from exactly once, where something does.
+    fn blocker(&self) -> Option<Blocker> {
+        match &self.known.destination {
+            Some(Destination::File(_)) => Some(Blocker::NoTransactions("a file")),
+            Some(Destination::Stdout) => Some(Blocker::NoTransactions("stdout")),
+            Some(Destination::Topic(_)) | None => Blocker::of_kind(&self.spec.kind),
+        }
+    }
+}
+
 /// A topic that a sink writes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OutputTopic {
@@ -124,6 +135,7 @@ impl FlowPlan {
             .map(|(step, (path, origin))| GuardedStep {
                 id: step.spec.id.as_str(),
                 loses_state: step.keeps == Keeps::Keyed,
+                blocker: step.blocker(),
                 path,
                 origin,
             })

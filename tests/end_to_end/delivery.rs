@@ -58,18 +58,15 @@ fn only_contradicting_pairs_of_delivery_and_enable_auto_commit_are_refused() {
     }
 }
 
-// L1: the unknown value is refused with the allowed ones; `exactly_once` is known and not built yet.
+// L1.
 #[test]
-fn an_unknown_delivery_is_refused_with_the_allowed_values_and_exactly_once_with_a_plain_message() {
+fn an_unknown_delivery_is_refused_with_the_allowed_values() {
     let case = Case::new("unknown-delivery", 1);
     let (code, text) = check(&case, &case.copy().consumer("delivery: exactly"));
     assert_eq!(code, Some(78), "{text}");
-    for part in ["kafka.consumer.delivery", "exactly", "at_least_once", "at_most_once"] {
+    for part in ["kafka.consumer.delivery", "exactly", "at_least_once", "at_most_once", "exactly_once"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
-    let (code, text) = check(&case, &case.copy().consumer("delivery: exactly_once"));
-    assert_eq!(code, Some(78), "{text}");
-    assert!(text.contains("exactly_once"), "{text}");
 }
 
 fn gated(case: &Case) -> (FlowText, std::path::PathBuf) {

@@ -1,7 +1,9 @@
 //! What the dataflow needs of the recovery store.
 
 use crate::fault::Fault;
-use tidegate_recovery::{Epoch, Part, RecordNumber, RowBuffer};
+use tidegate_recovery::{
+    Epoch, NextOffset, OutputBuffer, Part, RecordNumber, RowBuffer, Slot, TopicPartition,
+};
 use timely::scheduling::SyncActivator;
 
 /// A process's part of a commit epoch, written and synced.
@@ -31,9 +33,10 @@ pub trait SnapshotIo: Send + Sync + 'static {
     /// Whom to wake when a record is published. Called on process 0.
     fn wake_for_records(&self, activator: SyncActivator);
 
-    /// The rows of one worker thread of this process for a commit epoch. Every worker thread calls this once
-    /// for every commit epoch, in ascending order, also without rows; when all have, the part is written.
-    fn submit(&self, epoch: Epoch, rows: RowBuffer);
+    /// The rows of one worker thread of this process for a commit epoch, and what its exactly-once sinks have to
+    /// publish. Every worker thread calls this once for every commit epoch, in ascending order, also with nothing; when all
+    /// have, the part is written.
+    fn submit(&self, epoch: Epoch, rows: RowBuffer, output: OutputBuffer);
 
     /// The parts that were written since the last call, in ascending order of epochs.
     fn written(&self) -> Result<Vec<WrittenPart>, Fault>;
@@ -43,4 +46,44 @@ pub trait SnapshotIo: Send + Sync + 'static {
 
     /// The records that were published since the last call.
     fn published(&self) -> Result<Vec<PublishedEpoch>, Fault>;
+}
+
+/// What the publication of this process's output says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PublicationNews {
+    /// Everything of this slot up to this epoch is published.
+    Published(Slot, Epoch),
+    /// These offsets of the group were committed together with it.
+    Committed(Vec<(TopicPartition, NextOffset)>),
+}
+
+/// The publication of output by way of the store, as the worker threads of one process see it. No call blocks: a thread
+/// behind it owns the transactional producer.
+pub trait OutputIo: Send + Sync + 'static {
+    /// Whom to wake when there is news. Called once, on the first worker thread.
+    fn wake_with(&self, activator: SyncActivator);
+
+    /// The slots of all processes.
+    fn slots(&self) -> Vec<Slot>;
+
+    /// This process's own.
+    fn own(&self) -> Slot;
+
+    /// A commit epoch is durable. Called for every one, in ascending order.
+    fn durable(&self, epoch: Epoch);
+
+    /// Another slot has published everything up to this epoch.
+    fn peer_published(&self, slot: Slot, epoch: Epoch);
+
+    /// No further commit epoch will come.
+    fn last(&self);
+
+    /// The news since the last call.
+    fn news(&self) -> Result<Vec<PublicationNews>, Fault>;
+
+    /// Whether nothing is left to publish, nor any offset to commit.
+    fn is_settled(&self) -> bool;
+
+    /// On process 0: commit records need not name this slot's outboxes up to this epoch any more.
+    fn forget(&self, slot: Slot, epoch: Epoch);
 }

@@ -12,14 +12,16 @@ mod committer;
 mod io;
 mod offsets;
 mod progress;
+mod publication;
 mod receiver;
 mod schedule;
 mod writer;
 
 pub use committer::{CommitAction, Committer, Durable, DurableStream, commit_epochs};
-pub use io::{PublishedEpoch, SnapshotIo, WrittenPart};
+pub use io::{OutputIo, PublicationNews, PublishedEpoch, SnapshotIo, WrittenPart};
 pub use offsets::OffsetMarks;
 pub use progress::watch_progress;
+pub use publication::publish_output;
 pub use receiver::{commit_at_close, receive_durable};
 pub use schedule::CommitEpochs;
 pub use writer::{PartStream, write_snapshots};

@@ -76,7 +76,7 @@ impl Receiver {
         if process.faults.is_raised() {
             return false;
         }
-        if self.context.sabotage().source_commits {
+        if self.context.sabotage().source_commits || process.commits_in_transactions() {
             return false;
         }
         let now = self.context.clock().now();
@@ -110,7 +110,7 @@ impl Receiver {
 }
 
 /// What came of a commit: into the tracker, the log, the figures.
-fn settle(context: &WorkerContext, outcome: &CommitOutcome, now: Duration) {
+pub(super) fn settle(context: &WorkerContext, outcome: &CommitOutcome, now: Duration) {
     let process = context.process();
     process.offsets.settle(outcome, now);
     for (id, next) in &outcome.offsets {
@@ -147,7 +147,7 @@ fn settle(context: &WorkerContext, outcome: &CommitOutcome, now: Duration) {
 /// the broker's answer.
 pub fn commit_at_close(context: &WorkerContext) -> Result<(), Fault> {
     let process = context.process();
-    if context.sabotage().source_commits {
+    if context.sabotage().source_commits || process.commits_in_transactions() {
         return Ok(());
     }
     for reader in context.readers().iter() {

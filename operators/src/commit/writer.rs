@@ -4,7 +4,7 @@
 //! written and synced, and sends the part to worker 0. It cannot be written before every worker thread of the
 //! process has handed in its rows, so the others need not hold anything longer.
 
-use crate::batch::Parcel;
+use crate::batch::{FrontierStream, Parcel};
 use crate::build::{RowStream, SnapshotRows};
 use crate::commit::CommitEpochs;
 use crate::context::WorkerContext;
@@ -37,16 +37,19 @@ impl OpenRows {
     }
 }
 
-/// Writes what the steps of this worker say about their state. Without a store nothing is written, but the
-/// frontier of the rows is kept: steps may hold epochs there.
+/// Writes what the steps of this worker say about their state, and the output that its exactly-once sinks keep for
+/// publication: a commit epoch's is complete when the sinks' acknowledgements have left it. Without a store nothing is
+/// written, but the frontier of the rows is kept: steps may hold epochs there.
 pub fn write_snapshots<'s>(
     scope: Scope<'s, Time>,
     context: &WorkerContext,
     rows: RowStream<'s>,
+    acknowledgements: FrontierStream<'s>,
 ) -> PartStream<'s> {
     let mut builder = OperatorBuilder::new("snapshot writer".to_owned(), scope);
     let info = builder.operator_info();
     let mut input = builder.new_input_connection(rows, Pipeline, []);
+    let mut acknowledged = builder.new_input_connection(acknowledgements, Pipeline, []);
     let (output, parts) = builder.new_output_connection::<Parcel<Part>, _>([]);
     let mut output = OutputBuilder::<_, CapacityContainerBuilder<Parcel<Part>>>::from(output);
 
@@ -71,12 +74,19 @@ pub fn write_snapshots<'s>(
         move |frontiers| {
             input.for_each(|_, rows| rows.drain(..).for_each(|rows| open.add(rows)));
             let Some(held) = &mut capability else { return };
-            let frontier = FrontierHands::of_input(&frontiers[0], first).epoch;
+            acknowledged.for_each(|_, _| ());
+            let of_rows = FrontierHands::of_input(&frontiers[0], first).epoch;
+            // Other sinks need not be waited for here: the committer does.
+            let of_sinks = process.output.as_ref().and(FrontierHands::of_input(&frontiers[1], first).epoch);
+            let frontier = match (of_rows, of_sinks) {
+                (Some(one), Some(two)) => Some(one.min(two)),
+                (one, two) => one.or(two),
+            };
             let last = context.ending().last();
             while let Some(epoch) = epochs.pass(frontier, last) {
                 let rows = open.0.remove(&epoch).unwrap_or_default();
                 match &io {
-                    Some(io) => io.submit(epoch, rows),
+                    Some(io) => io.submit(epoch, rows, context.outbox().take(epoch)),
                     None => debug_assert!(rows.is_empty(), "steps emit rows only where there is a store"),
                 }
             }

@@ -3,9 +3,11 @@
 pub mod file;
 mod lines;
 mod operator;
+mod outbox;
 pub mod stdout;
 mod writer;
 
 pub use lines::LineWriter;
 pub use operator::sink;
+pub use outbox::{OutboxDesk, OutboxWriter, TopicLimits};
 pub use writer::{Refused, SinkWriter, Ticket};

@@ -157,6 +157,11 @@ impl<W: SinkWriter> Sink<W> {
     fn submit(&mut self) -> Result<(), Fault> {
         while let Some(batch) = self.queue.front_mut() {
             let rest = &batch.elements[batch.taken..];
+            if batch.taken == 0
+                && let Some(outstanding) = self.outstanding.get(&batch.ticket)
+            {
+                self.writer.open(batch.ticket, outstanding.epoch);
+            }
             let taken = self.writer.submit(batch.ticket, rest, false)?;
             assert!(taken <= rest.len(), "a writer takes at most what it is given");
             self.waiting_bytes -= bytes_of(&rest[..taken]);

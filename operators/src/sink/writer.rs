@@ -2,6 +2,7 @@
 
 use crate::element::{Element, Record};
 use crate::fault::Fault;
+use tidegate_recovery::Epoch;
 use timely::scheduling::SyncActivator;
 
 /// Names one batch until it is acknowledged.
@@ -28,6 +29,9 @@ pub trait SinkWriter: 'static {
     /// Called once, before the first batch: whoever learns of an acknowledgement wakes the operator with it.
     fn wake_with(&mut self, activator: SyncActivator);
 
+    /// A batch of this epoch follows under this ticket. Only a writer that treats epochs as units needs to know.
+    fn open(&mut self, _ticket: Ticket, _epoch: Epoch) {}
+
     /// Takes elements from the front of `elements`, as many as fit, and returns how many; 0 means full.
     /// `more` elements of the same ticket follow in later calls.
     fn submit(&mut self, ticket: Ticket, elements: &[Element<Record>], more: bool) -> Result<usize, Fault>;
@@ -46,6 +50,10 @@ pub trait SinkWriter: 'static {
 impl<W: SinkWriter + ?Sized> SinkWriter for Box<W> {
     fn wake_with(&mut self, activator: SyncActivator) {
         (**self).wake_with(activator);
+    }
+
+    fn open(&mut self, ticket: Ticket, epoch: Epoch) {
+        (**self).open(ticket, epoch);
     }
 
     fn submit(&mut self, ticket: Ticket, elements: &[Element<Record>], more: bool) -> Result<usize, Fault> {

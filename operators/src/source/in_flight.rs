@@ -26,13 +26,15 @@ pub enum Bite {
     Volatile,
     /// `sink_in_flight_bytes`.
     Sinks,
+    /// `in_flight_bytes` of output that waits for the end of its commit epoch.
+    Outbox,
 }
 
 impl Bite {
     /// The limit's name.
     pub fn name(self) -> &'static str {
         match self {
-            Bite::Bytes => "in_flight_bytes",
+            Bite::Bytes | Bite::Outbox => "in_flight_bytes",
             Bite::Records => "in_flight_records",
             Bite::Commits => "commits_in_flight",
             Bite::Volatile => "volatile_records_max",

@@ -310,9 +310,12 @@ impl<R: SourceReader> Source<R> {
             let every = process.schedule.commit_every;
             let hand = self.hand.as_ref().map_or(process.schedule.first, Hand::epoch);
             let closed = self.context.acknowledged().unwrap_or(hand).min(hand).0.saturating_sub(1) / every;
-            let durable = self.context.durable().0 / every;
-            if closed.saturating_sub(durable) >= limits.commits_in_flight {
+            let done = self.context.done().0 / every;
+            if closed.saturating_sub(done) >= limits.commits_in_flight {
                 return Err(Bite::Commits);
+            }
+            if self.context.outbox().bytes() >= limits.in_flight_bytes {
+                return Err(Bite::Outbox);
             }
         }
         // What the sinks cannot take now would only lie about in memory, and out of the processor's cache. Their load falls

@@ -12,8 +12,8 @@ use tidegate_operators::fault::Fault;
 use tidegate_operators::inputs::InputTable;
 use tidegate_recovery::rows::{RowChange, parse_partition_key};
 use tidegate_recovery::{
-    CommitTracker, Epoch, Generation, NextOffset, Part, ProcessIndex, RecordNumber, RestoredRow,
-    RestoredRows, RowBuffer, RowRoute, SegmentRef, StepNumber, TopicPartition, WorkerIndex,
+    CommitTracker, Epoch, Generation, NextOffset, OutputBuffer, Part, ProcessIndex, RecordNumber,
+    RestoredRow, RestoredRows, RowBuffer, RowRoute, SegmentRef, StepNumber, TopicPartition, WorkerIndex,
 };
 use timely::scheduling::SyncActivator;
 
@@ -191,7 +191,8 @@ impl SnapshotIo for ProcessIo {
         self.store.lock().wake.push(activator);
     }
 
-    fn submit(&self, epoch: Epoch, rows: RowBuffer) {
+    fn submit(&self, epoch: Epoch, rows: RowBuffer, output: OutputBuffer) {
+        assert!(output.is_empty(), "the simulation's sinks write directly");
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = open.submitted.entry(epoch).or_default();
         entry.0 += 1;
