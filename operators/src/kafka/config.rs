@@ -141,6 +141,7 @@ const OWNED_PRODUCER: &[(&str, &str)] = &[
     ("retries", "the client must never give a record up by itself: the epoch stays open"),
     ("max.in.flight.requests.per.connection", "the order of retries hangs on it"),
     ("max.in.flight", "the order of retries hangs on it"),
+    ("log.connection.close", "a transaction must know of every connection that broke"),
     ("transactional.id", "transactions are the runtime's (`delivery: exactly_once`)"),
     ("delivery.report.only.error", "an epoch waits for every acknowledgement"),
     ("queue.buffering.max.messages", "memory is bounded by `in_flight_records`"),
@@ -316,6 +317,19 @@ impl ProducerConfig {
         own("queue.buffering.max.kbytes", (self.in_flight_bytes >> 9).clamp(1 << 14, 2_097_151).to_string());
         properties
     }
+
+    /// The effective properties of a client with transactions; secrets included.
+    pub(super) fn transactional_properties(&self, id: &str) -> Properties {
+        let mut properties = self.properties("-transactions");
+        // A transaction ends with the last of its records, so that nothing is gained by waiting for more.
+        if !self.connection.extra.contains_key("linger.ms") {
+            properties.insert("linger.ms".to_owned(), "5".to_owned());
+        }
+        properties.insert("transactional.id".to_owned(), id.to_owned());
+        // The producer must hear of every connection that broke (see `transaction`).
+        properties.insert("log.connection.close".to_owned(), "true".to_owned());
+        properties
+    }
 }
 
 impl From<IsolationLevel> for Isolation {
@@ -390,6 +404,7 @@ mod tests {
         let producer = ProducerConfig { connection: consumer(&[]).connection, ..ProducerConfig::default() };
         assert_eq!(producer.problems(), Vec::<String>::new());
         assert_eq!(producer.properties("")["partitioner"], "murmur2_random");
+        assert_eq!(Client::check(&producer.transactional_properties("id")), Vec::<String>::new());
     }
 
     #[test]

@@ -19,12 +19,14 @@ mod advice;
 mod arena;
 mod config;
 mod consume;
+mod control;
 mod outputs;
 mod produce;
 mod raw;
 pub mod reaper;
 mod start;
 mod topics;
+mod transaction;
 mod wake;
 
 pub use advice::{Advice, COMPACTED_AS_LOG, KEEPALIVE_ABOVE_RETENTION, offsets_retention};
@@ -33,9 +35,11 @@ pub use config::{
     PRODUCER_IN_FLIGHT_RECORDS, ProducerConfig,
 };
 pub use consume::{KafkaReader, OutOfRange, PartitionStart, ReaderOptions, Tombstones};
+pub use control::{read_markers, write_token};
 pub use outputs::{OutputFound, OutputTopic, check_outputs};
 pub use produce::{KafkaProducer, KafkaWriter};
 pub use start::{
     AutoOffsetReset, From, LogBounds, Lookup, PartitionFacts, Stale, StartDecision, StartPolicy, announce,
     decide,
 };
+pub use transaction::{TransactionTrouble, TransactionalProducer};

@@ -3,3 +3,4 @@
 mod broker;
 mod mock;
 mod support;
+mod transactions;

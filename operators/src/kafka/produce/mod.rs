@@ -249,22 +249,22 @@ impl Shared {
     }
 }
 
-fn new_client(properties: &Properties) -> Result<Arc<Client>, Fault> {
+pub(super) fn new_client(properties: &Properties) -> Result<Arc<Client>, Fault> {
     Client::new(Kind::Producer, properties, RD_KAFKA_EVENT_DR)
         .map_err(|error| Fault::new(ErrorClass::Config, format!("the kafka producer: {error}")))
 }
 
-fn no_topic(name: &str, code: Code) -> Fault {
+pub(super) fn no_topic(name: &str, code: Code) -> Fault {
     Fault::new(ErrorClass::Config, format!("topic `{name}`: {code}"))
 }
 
-fn message_error(message: &Message) -> Option<(Code, String)> {
+pub(super) fn message_error(message: &Message) -> Option<(Code, String)> {
     let code = message.error()?;
     Some((code, message.produce_error_text().unwrap_or_else(|| code.to_string())))
 }
 
 /// What is still with the client was not acknowledged, so nobody counts on it.
-fn close(name: String, client: Arc<Client>) {
+pub(super) fn close(name: String, client: Arc<Client>) {
     reaper::close(name, move || {
         client.purge();
         drop(client);
@@ -303,8 +303,8 @@ impl SinkWriter for KafkaWriter {
                 Err(reason) => Err(Verdict::Refused(reason)),
                 Ok(timestamp) => {
                     let tag = (slot as usize) << PLACE_BITS | taken;
-                    let record = Outgoing { key, value, timestamp, headers, tag };
-                    match shared.writers[self.index].topic.produce(&record) {
+                    let record = Outgoing { partition: None, key, value, timestamp, tag };
+                    match shared.writers[self.index].topic.produce(&record, pairs(headers)) {
                         Ok(()) => Ok(()),
                         Err(Code::QUEUE_FULL) => break,
                         Err(code) => {
@@ -377,12 +377,17 @@ impl SinkWriter for KafkaWriter {
     }
 }
 
-fn size_of(key: Option<&[u8]>, value: Option<&[u8]>) -> usize {
+/// Headers as the library takes them.
+fn pairs(headers: &[Header]) -> impl ExactSizeIterator<Item = (&str, Option<&[u8]>)> {
+    headers.iter().map(|header| (&*header.name, header.value.as_deref()))
+}
+
+pub(super) fn size_of(key: Option<&[u8]>, value: Option<&[u8]>) -> usize {
     key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len)
 }
 
 /// The timestamp as the library takes it (0 means now), or why this one cannot be written.
-fn timestamp_to_write(timestamp: Option<i64>) -> Result<i64, String> {
+pub(super) fn timestamp_to_write(timestamp: Option<i64>) -> Result<i64, String> {
     match timestamp {
         None => Ok(0),
         Some(timestamp) if timestamp > 0 => Ok(timestamp),

@@ -3,7 +3,7 @@
 use super::super::config::ProducerConfig;
 use super::super::raw::{Client, Code, Outgoing, Queue, Topic};
 use super::super::wake::Ready;
-use super::{Shared, close, new_client, no_topic, size_of};
+use super::{Shared, close, new_client, no_topic, pairs, size_of};
 use crate::element::Header;
 use crate::fault::Fault;
 use std::collections::HashMap;
@@ -54,13 +54,14 @@ impl Shared {
                     place.insert(Topic::new(&trial.client, name).map_err(|code| no_topic(name, code))?)
                 }
             };
-            match topic.produce(&Outgoing {
+            let record = Outgoing {
+                partition: None,
                 key: suspect.key.as_deref(),
                 value: suspect.value.as_deref(),
                 timestamp: suspect.timestamp,
-                headers: &suspect.headers,
                 tag: suspect.tag,
-            }) {
+            };
+            match topic.produce(&record, pairs(&suspect.headers)) {
                 Ok(()) => trial.open += 1,
                 Err(Code::QUEUE_FULL) => {
                     self.suspects.push_front(suspect);

@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// What a client is for.
@@ -48,6 +49,8 @@ struct Log {
     client: String,
     said: Mutex<BTreeMap<String, (Instant, u64)>>,
     troubles: Troubles,
+    /// Requests that got no answer and connections that broke.
+    unanswered: AtomicU64,
 }
 
 /// The library repeats itself for as long as a broker is away; each kind of line appears this often.
@@ -58,7 +61,12 @@ impl Client {
     pub(crate) fn new(kind: Kind, properties: &Properties, events: i32) -> Result<Arc<Client>, String> {
         let configuration = Configuration::new(properties).map_err(|errors| errors.join("; "))?;
         let name = properties.get("client.id").cloned().unwrap_or_default();
-        let log = Box::new(Log { client: name, said: Mutex::default(), troubles: Troubles::default() });
+        let log = Box::new(Log {
+            client: name,
+            said: Mutex::default(),
+            troubles: Troubles::default(),
+            unanswered: AtomicU64::new(0),
+        });
         let mut text = [0 as c_char; 512];
         // SAFETY: the configuration is a valid handle. The opaque pointer stays valid for the life of the
         // client: the box is moved into it (moving a box does not move its content) and dropped after
@@ -108,6 +116,19 @@ impl Client {
         let code =
             Code::from(unsafe { sys::rd_kafka_fatal_error(self.pointer(), text.as_mut_ptr(), text.len()) });
         (!code.is_ok()).then(|| format!("{code:?}: {}", text_of(&text)))
+    }
+
+    /// The code with which the client gave up for good.
+    pub(crate) fn fatal_code(&self) -> Option<Code> {
+        // SAFETY: a valid handle; without a buffer no text is written.
+        let code = Code::from(unsafe { sys::rd_kafka_fatal_error(self.pointer(), ptr::null_mut(), 0) });
+        (!code.is_ok()).then_some(code)
+    }
+
+    /// How often a request stayed without an answer or a connection broke. The library then sends some requests again by
+    /// itself, and what it sent before may still arrive.
+    pub(crate) fn unanswered(&self) -> u64 {
+        self.log.unanswered.load(Ordering::SeqCst)
     }
 
     /// What the client last heard of each broker that it could not reach, the worst first.
@@ -290,10 +311,13 @@ unsafe extern "C" fn on_log(
         let log = if handle.is_null() { ptr::null() } else { sys::rd_kafka_opaque(handle).cast::<Log>() };
         (log.as_ref(), CStr::from_ptr(facility).to_string_lossy(), CStr::from_ptr(text).to_string_lossy())
     };
-    if let Some(log) = log
-        && facility == "FAIL"
-    {
-        log.troubles.connection_failed(&text);
+    if let Some(log) = log {
+        if facility == "FAIL" || facility == "REQTMOUT" {
+            log.unanswered.fetch_add(1, Ordering::SeqCst);
+        }
+        if facility == "FAIL" {
+            log.troubles.connection_failed(&text);
+        }
     }
     let (client, left_out) = match log {
         Some(log) if level <= 4 => match log.admit(&facility) {

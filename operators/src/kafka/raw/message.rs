@@ -125,6 +125,9 @@ unsafe fn bytes<'a>(first: *const c_void, length: usize) -> Option<&'a [u8]> {
     (!first.is_null()).then(|| unsafe { std::slice::from_raw_parts(first.cast(), length) })
 }
 
+/// The library's number for "the partitioner chooses".
+const UNASSIGNED: i32 = -1;
+
 /// A topic to which a producer writes. The look-up by name is done once.
 pub(crate) struct Topic {
     handle: NonNull<sys::rd_kafka_topic_t>,
@@ -133,11 +136,12 @@ pub(crate) struct Topic {
 
 /// A record on its way out. Everything is copied by the library.
 pub(crate) struct Outgoing<'a> {
+    /// `None` leaves it to the client's partitioner.
+    pub(crate) partition: Option<i32>,
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) value: Option<&'a [u8]>,
     /// 0 means now.
     pub(crate) timestamp: i64,
-    pub(crate) headers: &'a [crate::element::Header],
     /// Comes back with the delivery report.
     pub(crate) tag: usize,
 }
@@ -163,15 +167,20 @@ impl Topic {
         self.handle.as_ptr()
     }
 
-    /// Queues a record; the client's partitioner chooses the partition.
-    pub(crate) fn produce(&self, record: &Outgoing<'_>) -> Result<(), Code> {
+    /// Queues a record with these headers.
+    pub(crate) fn produce<'h>(
+        &self,
+        record: &Outgoing<'_>,
+        headers: impl ExactSizeIterator<Item = (&'h str, Option<&'h [u8]>)>,
+    ) -> Result<(), Code> {
         let client = self.client.as_ref().expect("only a topic that keeps its client produces").pointer();
         let (key, key_length) = parts(record.key);
         let (value, value_length) = parts(record.value);
-        let headers = if record.headers.is_empty() { None } else { Some(headers(record.headers)?) };
+        let headers = if headers.len() == 0 { None } else { Some(owned_headers(headers)?) };
+        let partition = record.partition.unwrap_or(UNASSIGNED);
         use sys::rd_kafka_vtype_t as v;
         // SAFETY: the list of (type, value …) is closed by END and each value has the C type that its type
-        // asks for: RKT a topic, MSGFLAGS an int, KEY and VALUE a pointer and a size_t, TIMESTAMP an int64,
+        // asks for: RKT a topic, PARTITION an int32, MSGFLAGS an int, KEY and VALUE a pointer and a size_t, TIMESTAMP an int64,
         // OPAQUE a pointer (a number here, which the library never follows), HEADERS a pointer. With F_COPY
         // key and value are copied before the call returns. The headers are taken over only on success.
         let code = unsafe {
@@ -180,6 +189,8 @@ impl Topic {
                     client,
                     v::RD_KAFKA_VTYPE_RKT as c_int,
                     self.pointer(),
+                    v::RD_KAFKA_VTYPE_PARTITION as c_int,
+                    partition,
                     v::RD_KAFKA_VTYPE_MSGFLAGS as c_int,
                     sys::RD_KAFKA_MSG_F_COPY as c_int,
                     v::RD_KAFKA_VTYPE_KEY as c_int,
@@ -199,6 +210,8 @@ impl Topic {
                         client,
                         v::RD_KAFKA_VTYPE_RKT as c_int,
                         self.pointer(),
+                        v::RD_KAFKA_VTYPE_PARTITION as c_int,
+                        partition,
                         v::RD_KAFKA_VTYPE_MSGFLAGS as c_int,
                         sys::RD_KAFKA_MSG_F_COPY as c_int,
                         v::RD_KAFKA_VTYPE_KEY as c_int,
@@ -243,17 +256,19 @@ impl Drop for OwnedHeaders {
     }
 }
 
-fn headers(headers: &[crate::element::Header]) -> Result<OwnedHeaders, Code> {
+fn owned_headers<'h>(
+    headers: impl ExactSizeIterator<Item = (&'h str, Option<&'h [u8]>)>,
+) -> Result<OwnedHeaders, Code> {
     // SAFETY: no preconditions; the library aborts when it has no memory.
     let list = OwnedHeaders(unsafe { sys::rd_kafka_headers_new(headers.len()) });
-    for header in headers {
-        let (value, length) = parts(header.value.as_deref());
+    for (name, value) in headers {
+        let (value, length) = parts(value);
         // SAFETY: valid headers; name and value are copied, their lengths are given.
         let code = unsafe {
             sys::rd_kafka_header_add(
                 list.0,
-                header.name.as_ptr().cast(),
-                header.name.len() as isize,
+                name.as_ptr().cast(),
+                name.len() as isize,
                 value,
                 length as isize,
             )

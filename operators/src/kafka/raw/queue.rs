@@ -129,16 +129,26 @@ impl Queue {
 
     /// Appends at most `limit` records (and events in their place) that are there now; returns how many.
     pub(crate) fn consume(&mut self, limit: usize, messages: &mut Vec<Message>) -> usize {
+        self.consume_within(Duration::ZERO, limit, messages)
+    }
+
+    /// As [`Queue::consume`], but waits at most `timeout` for all of them.
+    pub(crate) fn consume_within(
+        &mut self,
+        timeout: Duration,
+        limit: usize,
+        messages: &mut Vec<Message>,
+    ) -> usize {
         messages.reserve(limit);
         let start = messages.len();
+        let timeout = if timeout.is_zero() { 0 } else { millis(timeout) };
         // SAFETY: a valid queue; `Message` is a transparent pointer that is never null, and the spare
-        // capacity holds `limit` of them, of which the call fills the first `count`. With a timeout of 0 the
-        // call does not wait. It is the only one of this client that runs: the queue is borrowed mutably and
-        // all queues of a client belong to one reader.
+        // capacity holds `limit` of them, of which the call fills the first `count`. It is the only one of
+        // this client that runs: the queue is borrowed mutably and all queues of a client belong to one reader.
         unsafe {
             let count = sys::rd_kafka_consume_batch_queue(
                 self.handle.as_ptr(),
-                0,
+                timeout,
                 messages.as_mut_ptr().add(start).cast(),
                 limit,
             );
@@ -286,23 +296,33 @@ impl Queue {
     /// Calls `each` for the delivery reports that are there, without waiting, with the record (its
     /// [`Message::error`] says what became of it) and its tag; returns whether there were any. Errors that
     /// concern no single record have been logged by the client.
-    pub(crate) fn delivery_reports(&mut self, mut each: impl FnMut(&Message, usize)) -> bool {
+    pub(crate) fn delivery_reports(&mut self, each: impl FnMut(&Message, usize)) -> bool {
+        self.delivery_reports_within(Duration::ZERO, each)
+    }
+
+    /// As [`Queue::delivery_reports`], but waits at most `timeout` for the first.
+    pub(crate) fn delivery_reports_within(
+        &mut self,
+        timeout: Duration,
+        mut each: impl FnMut(&Message, usize),
+    ) -> bool {
         let mut any = false;
-        while let Some(event) = self.event(Duration::ZERO) {
+        let mut event = self.event(timeout);
+        while let Some(one) = event {
             // SAFETY: a valid event. The messages belong to it: each is only borrowed, and never dropped
             // here, while the event lives.
             unsafe {
-                if sys::rd_kafka_event_type(event.0.as_ptr()) != sys::RD_KAFKA_EVENT_DR {
-                    continue;
-                }
-                loop {
-                    let message = sys::rd_kafka_event_message_next(event.0.as_ptr());
-                    let Some(message) = NonNull::new(message.cast_mut()) else { break };
-                    any = true;
-                    let message = ManuallyDrop::new(Message::borrowed(message));
-                    each(&message, message.tag());
+                if sys::rd_kafka_event_type(one.0.as_ptr()) == sys::RD_KAFKA_EVENT_DR {
+                    loop {
+                        let message = sys::rd_kafka_event_message_next(one.0.as_ptr());
+                        let Some(message) = NonNull::new(message.cast_mut()) else { break };
+                        any = true;
+                        let message = ManuallyDrop::new(Message::borrowed(message));
+                        each(&message, message.tag());
+                    }
                 }
             }
+            event = self.event(Duration::ZERO);
         }
         any
     }
