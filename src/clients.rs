@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tidegate_operators::fault::Fault;
 use tidegate_operators::kafka::{Connection, ConsumerConfig, IsolationLevel, ProducerConfig, reaper};
+use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_recovery::ErrorClass;
 
 /// How the clients of a run reach their brokers.
@@ -46,6 +47,9 @@ pub(crate) fn configs(settings: &Settings) -> Result<Clients, Fault> {
     };
     preset("compression.type", producer.compression.to_owned());
     preset("linger.ms", producer.linger.as_millis().to_string());
+    if settings.delivery() == DeliveryGuarantee::ExactlyOnce {
+        preset("transaction.timeout.ms", settings.exactly_once.transaction_timeout.as_millis().to_string());
+    }
     let producer_config = ProducerConfig { connection: producer_connection, ..ProducerConfig::default() };
     let mut problems = consumer_config.problems();
     problems.extend(producer_config.problems());

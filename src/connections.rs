@@ -5,14 +5,15 @@ use crate::start::{StartPlan, out_of_range};
 use std::cell::OnceCell;
 use std::sync::Arc;
 use std::time::Duration;
+use tidegate_operators::context::WorkerContext;
 use tidegate_operators::fault::Fault;
 use tidegate_operators::inputs::InputTable;
 use tidegate_operators::kafka::{
     ConsumerConfig, KafkaProducer, KafkaReader, PartitionStart, ProducerConfig, ReaderOptions, Tombstones,
 };
-use tidegate_operators::sink::{SinkWriter, file, stdout};
+use tidegate_operators::sink::{OutboxWriter, SinkWriter, file, stdout};
 use tidegate_operators::source::SourceReader;
-use tidegate_recovery::{ProcessIndex, WorkerIndex};
+use tidegate_recovery::{ProcessIndex, StepId, WorkerIndex};
 
 /// Where a sink writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,16 +124,26 @@ impl WorkerClients {
             return Ok(producer);
         }
         let config = ProducerConfig {
-            record_bytes_max: self.shared.start.record_bytes_max,
+            record_bytes_max: self.shared.start.record_bytes_max(),
             ..self.shared.producer_config.clone()
         };
         let producer = KafkaProducer::new(&config, self.worker)?;
         Ok(self.producer.get_or_init(|| producer))
     }
 
-    /// A writer for one sink.
-    pub(crate) fn writer(&self, destination: &Destination) -> Result<Box<dyn SinkWriter>, Fault> {
+    /// A writer for the sink `step`.
+    pub(crate) fn writer(
+        &self,
+        context: &WorkerContext,
+        step: &StepId,
+        destination: &Destination,
+    ) -> Result<Box<dyn SinkWriter>, Fault> {
         Ok(match destination {
+            Destination::Topic(topic) if context.process().output.is_some() => {
+                let limits = self.shared.start.limits_of(topic);
+                let desk = context.outbox().clone();
+                Box::new(OutboxWriter::new(desk, context.schedule(), step, topic, limits))
+            }
             Destination::Topic(topic) => Box::new(self.producer()?.writer(topic)?),
             Destination::File(path) => {
                 Box::new(file::writer(path, self.shared.process, self.shared.processes)?)

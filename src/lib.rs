@@ -62,6 +62,7 @@ mod http;
 mod offsets;
 mod probe;
 mod progress;
+mod publication;
 mod restore;
 mod run;
 mod signals;

@@ -17,9 +17,10 @@ use crate::flow::Flow;
 use crate::flow::plan::FlowPlan;
 use crate::http::HttpServer;
 use crate::probe::{ProcessProbe, Stage};
+use crate::publication::{PerformerSettings, Publication, PublicationSettings, start_output};
 use crate::restore::{self, Restored};
 use crate::start::{self, StartPlan, StartQuestion};
-use crate::work::{Beginning, Work};
+use crate::work::{Beginning, Work, own_partitions};
 use crate::{progress, signals};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -30,12 +31,13 @@ use tidegate_cluster::{
     Supervisor, Timeouts, new_run_id, worker_config,
 };
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::kafka::{Advice, OutputTopic, check_outputs};
+use tidegate_operators::kafka::{Advice, ConsumerConfig, OutputTopic, check_control_topic, check_outputs};
+use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::steps::FlowSteps;
 use tidegate_recovery::storage::LocalDirectory;
 use tidegate_recovery::{
-    ClusterShape, Epoch, ErrorClass, Generation, Lease, LeaseKeeper, OpenOptions, Publisher, RecoveryStore,
-    ResumeState, RunId, Slot, StopRequest,
+    ClusterShape, Epoch, ErrorClass, Generation, Lease, LeaseKeeper, NextOffset, OpenOptions, Opened,
+    Publisher, RecoveryStore, ResumeState, RunId, Slot, StopRequest,
 };
 
 /// A flow, as the run needs it: called once to plan and once on every worker thread.
@@ -64,6 +66,23 @@ impl Job {
     /// The plan of the flow and everything that is wrong with it.
     pub(crate) fn plan(&self) -> (FlowPlan, Vec<Problem>) {
         plan(&self.name, &self.describe, &self.settings)
+    }
+
+    fn is_exactly_once(&self) -> bool {
+        self.settings.delivery() == DeliveryGuarantee::ExactlyOnce
+    }
+
+    /// What the performers of exactly-once output need to know.
+    fn performer_settings(&self, clients: &Clients) -> PerformerSettings {
+        PerformerSettings {
+            flow: self.name.clone(),
+            group: clients.consumer.group_id.clone(),
+            control_topic: self.settings.exactly_once.control_topic(&self.name),
+            producer: clients.producer.clone(),
+            consumer: ConsumerConfig { connection: clients.outputs.clone(), ..clients.consumer.clone() },
+            request_timeout: self.settings.exactly_once.request_timeout,
+            store_timeout: self.settings.recovery.store_timeout,
+        }
     }
 
     /// What the handshake compares besides the fingerprint and the build.
@@ -119,8 +138,10 @@ fn say(cause: &Cause) {
 fn live(job: Job) -> Result<Option<Outcome<()>>, Cause> {
     let (plan, problems) = job.plan();
     refuse(&problems)?;
-    if job.settings.delivery() == tidegate_operators::process::DeliveryGuarantee::ExactlyOnce {
-        return Err(config("delivery: exactly_once can be checked and not yet run; use at_least_once"));
+    if job.is_exactly_once() && job.settings.recovery.directory.is_none() {
+        return Err(config(
+            "delivery: exactly_once without a recovery store is not available yet: add -r DIR",
+        ));
     }
     let steps = plan
         .table()
@@ -238,7 +259,7 @@ fn bring_up(
     let mut leading = None;
     let mut joined = mesh.join(|present| {
         stage.set("opening the recovery store");
-        lead(job, &plan, &steps, store.as_ref(), present, &mut leading)
+        lead(job, &plan, &steps, &clients, store.as_ref(), present, &mut leading)
     })?;
     let message: StoreMessage = postcard::from_bytes(joined.settings())
         .map_err(|error| ended(supervisor, internal("read what process 0 decided", &error)))?;
@@ -268,6 +289,13 @@ fn bring_up(
         }
         _ => Restored::nothing(spec.workers_per_process()),
     };
+    let publication = match (&store, &resume) {
+        (Some(store), Some(resume)) if job.is_exactly_once() => {
+            stage.set("initialising the transactions");
+            Some(start_publication(job, &clients, store, resume, &start, &inputs, &joined)?)
+        }
+        _ => None,
+    };
     let lease =
         store.as_ref().zip(resume.as_ref()).map(|(store, resume)| store.lease_view(resume.generation()));
     let beginning = Beginning {
@@ -278,6 +306,7 @@ fn bring_up(
         start,
         inputs,
         restored,
+        publication,
     };
     stage.set("running");
     let work =
@@ -305,6 +334,7 @@ fn lead(
     job: &Job,
     plan: &FlowPlan,
     steps: &FlowSteps,
+    clients: &Clients,
     store: Option<&RecoveryStore>,
     present: &Present,
     leading: &mut Option<Leading>,
@@ -330,11 +360,48 @@ fn lead(
         allow_dropped_state: job.allow_dropped_state,
         allow_older_snapshot: job.allow_older_snapshot,
     };
-    let opened = store.open(&options, None).map_err(|error| store_cause(&error))?;
+    let opened = if job.is_exactly_once() {
+        open_with_output(job, clients, store, &options)?
+    } else {
+        let opened = store.open(&options, None).map_err(|error| store_cause(&error))?;
+        refuse_owed_output(&opened)?;
+        opened
+    };
     let settings = message(Some(opened.resume.clone()))?;
     let generation = opened.resume.generation();
     *leading = Some(Leading { lease: opened.lease, publisher: opened.publisher });
     Ok(Assignment { generation, settings })
+}
+
+/// The start of exactly-once output: older generations are fenced, and what they left over is published.
+fn open_with_output(
+    job: &Job,
+    clients: &Clients,
+    store: &RecoveryStore,
+    options: &OpenOptions,
+) -> Result<Opened, Cause> {
+    let within = job.settings.cluster.startup_timeout;
+    let settings = job.performer_settings(clients);
+    let create = job.settings.exactly_once.create_replication;
+    check_control_topic(&clients.outputs, &settings.control_topic, create, within)
+        .map_err(|fault| cause_of(&fault))?;
+    let mut claim = store.claim(options, None).map_err(|error| store_cause(&error))?;
+    start_output(&mut claim, store, settings, job.allow_lost_state, within)?;
+    let mut opened = claim.open().map_err(|error| store_cause(&error))?;
+    opened.publisher.leftovers_published();
+    Ok(opened)
+}
+
+/// A flow that is not exactly-once any more publishes no outbox: what is left would be lost in silence.
+fn refuse_owed_output(opened: &Opened) -> Result<(), Cause> {
+    let owed = opened.resume.outboxes.len();
+    if owed == 0 {
+        return Ok(());
+    }
+    let text = format!(
+        "the recovery store holds {owed} outboxes that may not be published yet, and without exactly_once nobody would publish them: run the flow once more with delivery: exactly_once, stop it, and change it then"
+    );
+    Err(Cause::new(ErrorClass::Config, "OUTPUT_OWED", text))
 }
 
 fn keep_lease(
@@ -350,6 +417,34 @@ fn keep_lease(
         })
         .map(Some)
         .map_err(|error| ended(supervisor, store_cause(&error)))
+}
+
+/// Starts the publication of this process's slot, behind the barrier that the answer about the start is.
+fn start_publication(
+    job: &Job,
+    clients: &Clients,
+    store: &RecoveryStore,
+    resume: &ResumeState,
+    start: &StartPlan,
+    inputs: &InputTable,
+    joined: &Joined,
+) -> Result<Publication, ClusterError> {
+    let own = own_partitions(start, inputs, joined.spec());
+    let offsets = |of: fn(&tidegate_recovery::Assignment) -> Option<NextOffset>| {
+        own.iter().filter_map(|own| Some((own.partition.clone(), of(own)?))).collect()
+    };
+    let settings = PublicationSettings {
+        performer: job.performer_settings(clients),
+        store: store.clone(),
+        slot: Slot(joined.spec().index().0),
+        group: offsets(|own| own.group),
+        resumed: offsets(|own| own.resumed),
+    };
+    let started = Publication::start(settings, resume).and_then(|publication| {
+        publication.wait_until_ready(job.settings.cluster.startup_timeout)?;
+        Ok(publication)
+    });
+    started.map_err(|fault| ended(joined.supervisor(), cause_of(&fault)))
 }
 
 /// Where each partition begins: process 0 asks and decides, the others take its word.
@@ -385,8 +480,7 @@ fn find_start(
             check_outputs(&clients.outputs, &outputs, deadline).map_err(|fault| cause_of(&fault))?;
         let logs = if plan.needs_store() { plan.input_topics.clone() } else { Vec::new() };
         Advice { keepalive: consumer.commit_keepalive, logs }.give(&clients.consumer.connection);
-        let record_bytes_max = outputs.iter().filter_map(|output| output.record_bytes_max).min();
-        let found = StartPlan { record_bytes_max, ..found };
+        let found = StartPlan { outputs, ..found };
         postcard::to_stdvec(&found).map_err(|error| internal("encode the start offsets", &error))
     })?;
     postcard::from_bytes(&answer)

@@ -164,7 +164,6 @@ fn publish_records(mut publisher: Publisher, asked: &Receiver<RecordsJob>, done:
     }
 }
 
-#[expect(dead_code, reason = "the publication of outboxes comes next")]
 impl StoreThreads {
     /// On process 0: commit records need not name the slot's outboxes up to this epoch any more.
     pub(crate) fn output_published(&self, slot: Slot, epoch: Epoch) {

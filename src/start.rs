@@ -11,9 +11,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tidegate_operators::fault::Fault;
 use tidegate_operators::kafka::{
-    AutoOffsetReset, ConsumerConfig, Lookup, OutOfRange, PartitionFacts, StartPolicy, announce, decide,
+    AutoOffsetReset, ConsumerConfig, Lookup, OutOfRange, OutputFound, PartitionFacts, StartPolicy, announce,
+    decide,
 };
 use tidegate_operators::process::DeliveryGuarantee;
+use tidegate_operators::sink::TopicLimits;
 use tidegate_recovery::{ErrorClass, NextOffset, ResumeState, TopicPartition};
 
 /// Where one partition begins.
@@ -36,8 +38,24 @@ pub(crate) struct PartitionPlan {
 pub(crate) struct StartPlan {
     /// The partitions of all input topics.
     pub(crate) partitions: Vec<PartitionPlan>,
+    /// What is known of the output topics.
+    pub(crate) outputs: Vec<OutputFound>,
+}
+
+impl StartPlan {
     /// The largest batch that every output topic takes, in bytes, where the brokers tell.
-    pub(crate) record_bytes_max: Option<usize>,
+    pub(crate) fn record_bytes_max(&self) -> Option<usize> {
+        self.outputs.iter().filter_map(|output| output.record_bytes_max).min()
+    }
+
+    /// What a topic takes.
+    pub(crate) fn limits_of(&self, topic: &str) -> TopicLimits {
+        let found = self.outputs.iter().find(|output| output.name == topic);
+        TopicLimits {
+            record_bytes_max: found.and_then(|found| found.record_bytes_max),
+            ahead_max_ms: found.and_then(|found| found.ahead_max_ms),
+        }
+    }
 }
 
 /// What the look-up needs to know of the run.
@@ -84,7 +102,7 @@ pub(crate) fn find(question: &StartQuestion<'_>) -> Result<StartPlan, Fault> {
             partition,
         })
         .collect();
-    Ok(StartPlan { partitions, record_bytes_max: None })
+    Ok(StartPlan { partitions, outputs: Vec::new() })
 }
 
 fn policy(question: &StartQuestion<'_>) -> StartPolicy {

@@ -7,18 +7,19 @@ use crate::connections::{Connections, WorkerClients};
 use crate::flow::Flow;
 use crate::flow::plan::FlowPlan;
 use crate::offsets::Offsets;
+use crate::publication::Publication;
 use crate::restore::Restored;
 use crate::run::{Describe, Job};
-use crate::snapshots::StoreThreads;
+use crate::snapshots::{OnPart, StoreThreads};
 use crate::start::StartPlan;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tidegate_cluster::{Cause, Joined};
+use tidegate_cluster::{Cause, ClusterSpec, Joined};
 use tidegate_operators::build::FlowBuild;
 use tidegate_operators::clock::{Clock, EpochClock, SystemClock};
-use tidegate_operators::commit::commit_at_close;
+use tidegate_operators::commit::{SnapshotIo, commit_at_close};
 use tidegate_operators::context::WorkerContext;
 use tidegate_operators::ending::build_ending;
 use tidegate_operators::fault::Faults;
@@ -50,6 +51,8 @@ pub(crate) struct Beginning {
     pub(crate) publisher: Option<Publisher>,
     /// This generation's lease, where there is a store.
     pub(crate) lease: Option<LeaseView>,
+    /// Publishes the output of exactly-once sinks, where there is a store.
+    pub(crate) publication: Option<Publication>,
 }
 
 /// What the worker threads of this process run.
@@ -76,7 +79,7 @@ impl Work {
     ) -> Result<Work, Cause> {
         let settings = &job.settings;
         let consumer = settings.consumer.clone().ok_or_else(|| config("the flow has no kafka.consumer"))?;
-        let Beginning { first, base, start, inputs, restored, publisher, lease } = beginning;
+        let Beginning { first, base, start, inputs, restored, publisher, lease, publication } = beginning;
         let spec = joined.spec();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::since(base));
         let tracker = Arc::new(CommitTracker::new(TrackerSettings {
@@ -84,17 +87,22 @@ impl Work {
             ..TrackerSettings::default()
         }));
         // The stale ones were announced by process 0, for all partitions.
-        drop(tracker.begin(&own_partitions(&start, &inputs, joined), base));
-        let snapshots = match restored.store {
+        drop(tracker.begin(&own_partitions(&start, &inputs, spec), base));
+        let store = match restored.store {
             None => None,
             Some(store) => {
                 let threads = spec.workers_per_process();
-                let io =
-                    StoreThreads::start(threads, store, publisher, Arc::clone(&tracker), Box::new(|_, _| ()))
-                        .map_err(|error| internal("start the store's threads", &error))?;
-                Some(Arc::new(io) as Arc<_>)
+                let on_part: OnPart = match &publication {
+                    Some(publication) => publication.on_part(),
+                    None => Box::new(|_, _| ()),
+                };
+                let io = StoreThreads::start(threads, store, publisher, Arc::clone(&tracker), on_part)
+                    .map_err(|error| internal("start the store's threads", &error))?;
+                Some(Arc::new(io))
             }
         };
+        let output = publication.zip(store.clone()).map(|(publication, store)| publication.into_io(store));
+        let snapshots = store.map(|store| store as Arc<dyn SnapshotIo>);
         let schedule = EpochSchedule { first, commit_every: settings.commit_every() };
         let limits = limits(job, &consumer);
         let stop = joined.supervisor().stop_request().clone();
@@ -118,7 +126,7 @@ impl Work {
             faults: Faults::new(),
             offsets: Arc::new(Offsets::new(Arc::clone(&tracker), inputs.clone(), base)),
             snapshots,
-            output: None,
+            output,
             standing: standing(joined, lease),
             metrics,
             status: StatusBoard::new(generation),
@@ -181,8 +189,7 @@ impl Work {
 }
 
 /// The partitions whose offsets this process commits: those that its workers read.
-fn own_partitions(start: &StartPlan, inputs: &InputTable, joined: &Joined) -> Vec<Assignment> {
-    let spec = joined.spec();
+pub(crate) fn own_partitions(start: &StartPlan, inputs: &InputTable, spec: &ClusterSpec) -> Vec<Assignment> {
     let is_own = |worker: usize| worker / spec.workers_per_process() == spec.index().0 as usize;
     start
         .partitions

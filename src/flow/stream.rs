@@ -433,7 +433,7 @@ impl<'s> Stream<'s, Record> {
         }
         let known = Known { destination: Some(destination.clone()), ..Known::default() };
         self.end(name, "sink", known, |operators, connections, id, elements| {
-            match connections.writer(&destination) {
+            match connections.writer(operators.context(), &id, &destination) {
                 Ok(writer) => sink(operators, &id, elements, on_error, writer),
                 Err(fault) => {
                     operators.context().fail(fault.at_step(id));

@@ -122,6 +122,11 @@ impl FlowText {
         self
     }
 
+    /// Under `exactly_once`, with a control topic of its own.
+    pub(crate) fn exactly_once(self) -> FlowText {
+        self.consumer("delivery: exactly_once").top("exactly_once: { create: { replication: 1 } }")
+    }
+
     pub(crate) fn without_delivery(mut self) -> FlowText {
         self.consumer.retain(|line| !line.starts_with("delivery:"));
         self

@@ -14,6 +14,7 @@ mod brokers;
 mod commit_floor;
 mod commits;
 mod delivery;
+mod exactly_once;
 mod formation;
 mod group_members;
 mod idle;

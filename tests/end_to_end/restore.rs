@@ -7,7 +7,7 @@ use rand::{Rng as _, SeedableRng as _};
 use tidegate_harness::workload::messages;
 use tidegate_harness::{Kafka, Launch, OffsetWatch, Oracle, WindowKind, Workload, Writer, checker};
 
-use crate::case::{Case, DEADLINE, long, seed, window_steps};
+use crate::case::{Case, DEADLINE, FlowText, long, seed, window_steps};
 
 /// Produces one part after the other from a thread of its own, at a pace, until it is dropped or done.
 struct Feed(Option<std::thread::JoinHandle<()>>);
@@ -43,6 +43,17 @@ impl Feed {
 
 /// Kills one process or all at a random moment, `kills` times, while the input grows; then runs to the end.
 fn kill_at_random(name: &str, shapes: &[(usize, usize)], kills: usize) {
+    let repeats = kill_at_random_under(|flow| flow, name, shapes, kills);
+    eprintln!("{name}: {repeats} repeats");
+}
+
+/// The same under settings of the caller's; returns how many windows came out again.
+pub(crate) fn kill_at_random_under(
+    settings: impl Fn(FlowText) -> FlowText,
+    name: &str,
+    shapes: &[(usize, usize)],
+    kills: usize,
+) -> usize {
     let seed = seed(name);
     let mut random = SmallRng::seed_from_u64(seed);
     let case = Case::new(name, 4);
@@ -56,7 +67,7 @@ fn kill_at_random(name: &str, shapes: &[(usize, usize)], kills: usize) {
         ..Workload::default()
     };
     let events = workload.events();
-    let flow = case.flow(&window_steps("out_of_order: 2s", "tumbling: 10s, lateness: 5s"));
+    let flow = settings(case.flow(&window_steps("out_of_order: 2s", "tumbling: 10s, lateness: 5s")));
     let launch = case.launch(&flow).recovery(&case.store());
     let watch = OffsetWatch::start(&case.kafka, &case.group, &case.input);
     let rounds = kills * shapes.len();
@@ -75,9 +86,10 @@ fn kill_at_random(name: &str, shapes: &[(usize, usize)], kills: usize) {
     let verdict = oracle.paid(&events);
     let rows = case.kafka.drain(&case.output);
     let repeats = checker::assert_windows(&rows, &verdict.windows);
-    eprintln!("{name}: {rounds} kills, {} windows, {repeats} repeats, {} late", rows.len(), verdict.late);
+    eprintln!("{name}: {rounds} kills, {} windows, {} late", rows.len(), verdict.late);
     case.wait_caught_up();
     watch.assert_only_rises();
+    repeats
 }
 
 fn kill_once(launch: &Launch, random: &mut SmallRng) {
@@ -100,7 +112,7 @@ fn kill_once(launch: &Launch, random: &mut SmallRng) {
     }
 }
 
-fn kills() -> usize {
+pub(crate) fn kills() -> usize {
     if long() { 30 } else { 4 }
 }
 

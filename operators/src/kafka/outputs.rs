@@ -8,6 +8,7 @@ use super::start::Lookup;
 use crate::fault::Fault;
 use rdkafka::admin::{AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::types::RDKafkaErrorCode;
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use tidegate_recovery::ErrorClass;
 
@@ -21,13 +22,16 @@ pub struct OutputTopic {
 }
 
 /// What is known of an output topic.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputFound {
     /// Its name.
     pub name: String,
     /// The largest batch that it takes, in bytes; a producer that makes none larger never has a record refused
     /// because of its neighbours. `None` where the broker does not tell.
     pub record_bytes_max: Option<usize>,
+    /// How far a record's timestamp may lie in the future, in milliseconds; `None` for no limit, or where the broker does
+    /// not tell.
+    pub ahead_max_ms: Option<i64>,
 }
 
 impl OutputTopic {
@@ -76,7 +80,66 @@ pub fn check_outputs(
     admin.describe(&names)
 }
 
+/// Sees to it that the control topic of exactly-once output is there, with one partition and compacted only: what is deleted
+/// by age or size there would be published again.
+pub fn check_control_topic(
+    connection: &Connection,
+    topic: &str,
+    create_replication: Option<i32>,
+    deadline: Duration,
+) -> Result<(), Fault> {
+    let end = Instant::now() + deadline;
+    let config = ConsumerConfig { connection: connection.clone(), ..ConsumerConfig::default() };
+    let names = [topic.to_owned()];
+    let found = Lookup::new(&config, deadline)?.find(&names)?;
+    let admin = Admin::new(connection, end)?;
+    if !found.missing.is_empty() {
+        let Some(replication) = create_replication else {
+            return Err(Fault::new(
+                ErrorClass::Missing,
+                format!(
+                    "the control topic `{topic}` of exactly_once does not exist on {}: make it with one partition and cleanup.policy=compact, or say exactly_once: {{ create: {{ replication: N }} }}",
+                    connection.brokers.join(",")
+                ),
+            ));
+        };
+        admin.create_compacted(topic, replication)?;
+        let left = end.saturating_duration_since(Instant::now());
+        Lookup::new(&config, left)?.partitions(&names)?;
+        return Ok(());
+    }
+    let wrong = |what: String| {
+        let text = format!(
+            "the control topic `{topic}` of exactly_once {what}: name another one with exactly_once: {{ control_topic: … }}, or make it anew with one partition and cleanup.policy=compact"
+        );
+        Err(Fault::new(ErrorClass::Config, text).code("EXACTLY_ONCE_BLOCKED"))
+    };
+    if found.partitions.len() != 1 {
+        return wrong(format!("has {} partitions", found.partitions.len()));
+    }
+    let asked = [ResourceSpecifier::Topic(topic)];
+    let settings = admin.configs(&asked, &admin.options())?;
+    let policy = settings.iter().flatten().find_map(|config| config.get("cleanup.policy")?.value.clone());
+    match policy.as_deref() {
+        Some("compact") => Ok(()),
+        Some(policy) => wrong(format!("has cleanup.policy={policy}, by which markers are deleted")),
+        None => {
+            tracing::warn!(
+                topic,
+                "the settings of the control topic cannot be read (operation DescribeConfigs): see that its cleanup.policy is compact"
+            );
+            Ok(())
+        }
+    }
+}
+
 impl Admin {
+    fn create_compacted(&self, name: &str, replication: i32) -> Result<(), Fault> {
+        let topic =
+            NewTopic::new(name, 1, TopicReplication::Fixed(replication)).set("cleanup.policy", "compact");
+        self.make(&[topic])
+    }
+
     fn create(&self, topics: &[&OutputTopic]) -> Result<(), Fault> {
         let topics: Vec<NewTopic<'_>> = topics
             .iter()
@@ -85,7 +148,11 @@ impl Admin {
                 NewTopic::new(&topic.name, partitions, TopicReplication::Fixed(replication))
             })
             .collect();
-        let results = block_on(self.client().create_topics(&topics, &self.options()))
+        self.make(&topics)
+    }
+
+    fn make(&self, topics: &[NewTopic<'_>]) -> Result<(), Fault> {
+        let results = block_on(self.client().create_topics(topics, &self.options()))
             .map_err(|error| self.unavailable("making topics", &error.to_string()))?;
         for result in results {
             match result {
@@ -120,10 +187,16 @@ impl Admin {
         Ok(names
             .iter()
             .zip(answer)
-            .map(|(name, config)| OutputFound {
-                name: name.clone(),
-                record_bytes_max: config
-                    .and_then(|config| config.get("max.message.bytes")?.value.as_ref()?.parse().ok()),
+            .map(|(name, config)| {
+                let setting = |of: &str| config.as_ref()?.get(of)?.value.clone();
+                let created = setting("message.timestamp.type").is_none_or(|kind| kind == "CreateTime");
+                OutputFound {
+                    name: name.clone(),
+                    record_bytes_max: setting("max.message.bytes").and_then(|bytes| bytes.parse().ok()),
+                    ahead_max_ms: setting("message.timestamp.after.max.ms")
+                        .and_then(|ms| ms.parse().ok())
+                        .filter(|_| created),
+                }
             })
             .collect())
     }
