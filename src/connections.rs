@@ -60,6 +60,7 @@ impl Connections {
                 partition: plan.partition.clone(),
                 start: plan.start,
                 end_at_start: plan.end,
+                lost: plan.lost,
             });
         }
         let options = ReaderOptions {

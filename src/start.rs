@@ -31,6 +31,8 @@ pub(crate) struct PartitionPlan {
     pub(crate) resumed: Option<NextOffset>,
     /// The group's committed offset.
     pub(crate) group: Option<NextOffset>,
+    /// Offsets before `start` that were known and whose records were deleted.
+    pub(crate) lost: u64,
 }
 
 /// Where all partitions begin, sorted.
@@ -99,6 +101,7 @@ pub(crate) fn find(question: &StartQuestion<'_>) -> Result<StartPlan, Fault> {
             end: facts[&partition].log.end,
             resumed: facts[&partition].resume,
             group: facts[&partition].committed,
+            lost: decision.lost(),
             partition,
         })
         .collect();

@@ -62,6 +62,8 @@ pub struct PartitionMetrics {
     pub lag: Gauge,
     /// The partition's watermark, in seconds since the Unix epoch.
     pub watermark_seconds: RealGauge,
+    /// Offsets that were never read, because the broker did not have them any more.
+    pub lost: Counter,
     /// Offset commits that the broker took.
     pub commits: Counter,
     /// Offset commits that failed.
@@ -95,6 +97,7 @@ pub struct Metrics {
     committed: Family<PartitionLabels, Gauge>,
     lag: Family<PartitionLabels, Gauge>,
     watermark: Family<PartitionLabels, RealGauge>,
+    lost: Family<PartitionLabels, Counter>,
     commits: Family<PartitionLabels, Counter>,
     commit_failures: Family<PartitionLabels, Counter>,
     in_flight_bytes: Family<WorkerLabels, Gauge>,
@@ -136,6 +139,10 @@ impl Metrics {
                 Unit::Seconds,
                 "watermark",
                 "Watermark of a partition since the Unix epoch",
+            ),
+            lost: page.shows(
+                "lost_offsets",
+                "Offsets that were never read because the broker did not have them any more",
             ),
             commits: page.shows("commits", "Offset commits that the broker took"),
             commit_failures: page.shows("commit_failures", "Offset commits that failed"),
@@ -180,6 +187,7 @@ impl Metrics {
             committed: self.committed.get_or_create(&labels).clone(),
             lag: self.lag.get_or_create(&labels).clone(),
             watermark_seconds: self.watermark.get_or_create(&labels).clone(),
+            lost: self.lost.get_or_create(&labels).clone(),
             commits: self.commits.get_or_create(&labels).clone(),
             commit_failures: self.commit_failures.get_or_create(&labels).clone(),
         }

@@ -37,6 +37,8 @@ pub struct PartitionStatus {
     pub watermark: Option<EventTime>,
     /// Why it is not read at the moment.
     pub held: Option<&'static str>,
+    /// Offsets that were never read since the run began, because the broker did not have them any more.
+    pub lost: u64,
     /// Offset commits that the broker took.
     pub commits: u64,
     /// Offset commits that failed.

@@ -26,6 +26,14 @@ pub(crate) fn log_end(cluster: &Cluster, partition: i32) -> Option<i64> {
     })
 }
 
+/// What `/status` says of a partition, on whichever process reads it.
+pub(crate) fn partition(cluster: &Cluster, topic: &str, number: i64) -> Option<Value> {
+    (0..cluster.len()).filter_map(|n| cluster.status(n)).find_map(|status| {
+        let is_it = |entry: &Value| entry["topic"] == topic && entry["partition"] == number;
+        partitions(&status).into_iter().find(is_it)
+    })
+}
+
 /// A figure of `/status` at the top level or below `counters`.
 pub(crate) fn counter(cluster: &Cluster, n: usize, name: &str) -> Option<i64> {
     let status = cluster.status(n)?;

@@ -524,6 +524,8 @@ impl<R: SourceReader> Source<R> {
             let position = reader.position(input.id);
             let (readable_end, log_end) = (reader.readable_end(input.id), reader.log_end(input.id));
             input.metrics.position.set(position.0);
+            let lost = reader.lost(input.id);
+            input.metrics.lost.inc_by(lost.saturating_sub(input.metrics.lost.get()));
             let held = if input.held {
                 Some("max_skew")
             } else if readable_end.is_some_and(|end| position >= end)
@@ -538,6 +540,7 @@ impl<R: SourceReader> Source<R> {
                 partition.readable_end = readable_end;
                 partition.log_end = log_end;
                 partition.held = held;
+                partition.lost = lost;
                 if let Some(end) = log_end {
                     let done = partition.committed.or(partition.start).unwrap_or(position);
                     input.metrics.lag.set((end.0 - done.0).max(0));

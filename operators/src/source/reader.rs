@@ -64,6 +64,13 @@ pub trait SourceReader: 'static {
     /// The log end that the partition had when the run began: where a bounded run ends.
     fn end_at_start(&self, partition: PartitionId) -> NextOffset;
 
+    /// Offsets of the partition that were known and never read, because the broker did not have them any more: the
+    /// run went on without them, as the user chose.
+    fn lost(&self, partition: PartitionId) -> u64 {
+        let _ = partition;
+        0
+    }
+
     /// Stops (or resumes) handing out records of a partition, without losing what was prefetched.
     fn hold(&mut self, partition: PartitionId, held: bool);
 

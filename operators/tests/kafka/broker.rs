@@ -106,19 +106,25 @@ fn readable_end_is_known_while_a_partition_is_still_behind() {
 
 #[test]
 fn records_that_were_deleted_before_they_were_read_are_never_skipped_in_silence() {
-    // K11
+    // K11, K13
     let topic = unique("deleted");
     kafka().create_topic(&topic, 1);
     kafka().produce(&topic, &messages(0..100));
     kafka().delete_records(&topic, 0, 40);
     let fault = until_fault(&mut open(options(kafka(), &topic), starts(&topic, &[10])));
     assert_eq!((fault.code, fault.class), ("OFFSET_OUT_OF_RANGE", ErrorClass::Data), "{fault}");
+    assert!(fault.message.contains("its log begins at 40: 30 offsets were deleted"), "{fault}");
+    let mut latest = options(kafka(), &topic);
+    latest.on_out_of_range = OutOfRange::Latest;
+    let mut reader = open(latest, starts(&topic, &[10]));
+    Read::default().until_positions(&mut reader, &[100]);
+    assert_eq!(reader.lost(P0), 90);
     let mut earliest = options(kafka(), &topic);
     earliest.on_out_of_range = OutOfRange::Earliest;
     let mut reader = open(earliest, starts(&topic, &[10]));
     let mut read = Read::default();
     read.until_positions(&mut reader, &[100]);
-    assert_eq!(read.values(0).len(), 60);
+    assert_eq!((read.values(0).len(), reader.lost(P0)), (60, 30));
     // After the reset it goes on as before.
     kafka().produce(&topic, &messages(100..120));
     read.until_positions(&mut reader, &[120]);

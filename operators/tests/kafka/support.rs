@@ -50,6 +50,7 @@ pub(crate) fn starts(topic: &str, offsets: &[i64]) -> Vec<PartitionStart> {
             partition: TopicPartition::new(topic, number as i32),
             start: NextOffset(*offset),
             end_at_start: NextOffset(0),
+            lost: 0,
         })
         .collect()
 }

@@ -1,17 +1,10 @@
 //! What comes to a reader beside records: answers to its questions and commits, and errors of no partition.
 
-use super::super::raw::{Code, OffsetSpec, PartitionList, PartitionOffset, Reply};
-use super::{CACHED_ENDS_EVERY, ENDS_EVERY, ENDS_TIMEOUT, IsolationLevel, KafkaReader, OutOfRange};
+use super::super::raw::{Code, OffsetSpec, PartitionOffset, Reply};
+use super::{CACHED_ENDS_EVERY, ENDS_EVERY, ENDS_TIMEOUT, IsolationLevel, KafkaReader};
 use crate::fault::Fault;
 use std::time::{Duration, Instant};
 use tidegate_recovery::ErrorClass;
-
-/// A partition that waits for the offset at which it goes on after its own was not there.
-pub(super) struct Reset {
-    pub(super) input: usize,
-    pub(super) tag: Option<usize>,
-    pub(super) due: Instant,
-}
 
 impl KafkaReader {
     /// Serves what concerns no single partition.
@@ -40,8 +33,8 @@ impl KafkaReader {
             self.ends_due = now + ENDS_EVERY;
             self.ask_for_ends(now);
         }
-        if !self.resets.is_empty() {
-            self.ask_for_resets(now);
+        if !self.searches.is_empty() {
+            self.ask_for_logs(now);
         }
         let tag = self.next_tag + 1;
         if let Some(connected) = &mut self.connected
@@ -63,7 +56,7 @@ impl KafkaReader {
                         Err(error) => tracing::debug!(error, "the ends of the partitions were not answered"),
                     }
                 } else {
-                    self.on_reset_offsets(tag, result, now)?;
+                    self.on_log_offset(tag, result, now)?;
                 }
             }
             // Asked only before a start.
@@ -119,70 +112,6 @@ impl KafkaReader {
                 input.readable_end = Some(one.offset);
             }
         }
-    }
-
-    fn ask_for_resets(&mut self, now: Instant) {
-        let spec = match self.options.on_out_of_range {
-            OutOfRange::Latest => OffsetSpec::Latest,
-            OutOfRange::Earliest | OutOfRange::Fail => OffsetSpec::Earliest,
-        };
-        let Some(connected) = &self.connected else { return };
-        let isolation = self.options.config.isolation.into();
-        for reset in self.resets.iter_mut().filter(|reset| now >= reset.due) {
-            self.next_tag += 1;
-            let partition = [&self.inputs[reset.input].partition];
-            reset.due = now + ENDS_TIMEOUT;
-            match connected.replies.ask_offsets(partition, spec, isolation, ENDS_TIMEOUT, self.next_tag) {
-                Ok(()) => reset.tag = Some(self.next_tag),
-                Err(error) => tracing::warn!(error, "the offset to go on at could not be asked for"),
-            }
-        }
-    }
-
-    fn on_reset_offsets(
-        &mut self,
-        tag: usize,
-        result: Result<Vec<PartitionOffset>, String>,
-        now: Instant,
-    ) -> Result<(), Fault> {
-        let Some(place) = self.resets.iter().position(|reset| reset.tag == Some(tag)) else { return Ok(()) };
-        let answer = result.and_then(|offsets| match offsets.first() {
-            Some(one) if one.error.is_ok() && one.offset >= 0 => Ok(one.offset),
-            Some(one) => Err(format!("{:?}", one.error)),
-            None => Err("the answer was empty".to_owned()),
-        });
-        let target = match answer {
-            Ok(target) => target,
-            Err(error) => {
-                tracing::warn!(error, "the offset to go on at was not answered");
-                self.resets[place].due = now + ENDS_EVERY;
-                return Ok(());
-            }
-        };
-        let reset = self.resets.swap_remove(place);
-        let input = &mut self.inputs[reset.input];
-        tracing::warn!(
-            topic = &*input.partition.topic,
-            partition = input.partition.partition,
-            position = input.position,
-            target,
-            lost_offsets = (target - input.position).max(0),
-            "OFFSET_OUT_OF_RANGE: the broker does not have the offset; going on at another one as `on_out_of_range` says"
-        );
-        input.position = target;
-        input.at_end = false;
-        if let Some(connected) = &self.connected {
-            // After such an error the partition is stopped in the client, and a stopped one cannot seek.
-            let list = PartitionList::new([(&input.partition, target)]);
-            connected.client.reassign(&list).map_err(|error| {
-                Fault::new(
-                    ErrorClass::Internal,
-                    format!("partition {} cannot go on: {error}", input.partition),
-                )
-            })?;
-            input.ready.keep();
-        }
-        Ok(())
     }
 }
 

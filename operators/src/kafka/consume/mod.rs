@@ -10,13 +10,14 @@
 //! aborted transactions, compaction gaps) is stepped over when the next record or the end-of-partition event
 //! comes; that event carries the offset at which the next record will be.
 //!
-//! **Errors.** An offset that the broker does not have follows the policy. A connection, leader or coordinator
+//! **Errors.** An offset that the broker does not have is a matter of its own (`out_of_range`). A connection, leader or coordinator
 //! that is away is logged and waited for. A topic that is away is asked for (`topics`). Whatever else is
 //! reported in place of a record (a batch that fails its checksum, a codec that is unknown) would be a record
 //! that was skipped, so it ends the run.
 
 mod answers;
 mod commit;
+mod out_of_range;
 mod partition;
 
 use super::arena::Arena;
@@ -28,8 +29,9 @@ use super::wake::{Ready, Wake};
 use crate::element::PartitionId;
 use crate::fault::Fault;
 use crate::source::{CommitOutcome, PollBudget, SourceBatch, SourceReader};
-use answers::Reset;
 use commit::CommitState;
+use out_of_range::Search;
+pub(crate) use out_of_range::beyond_the_end;
 use partition::PartitionInput;
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -44,9 +46,10 @@ pub enum OutOfRange {
     /// End the run with `OFFSET_OUT_OF_RANGE`.
     #[default]
     Fail,
-    /// Go on at the oldest record that is there, with a line in the log.
+    /// Go on at the oldest record that is there, with the number of lost offsets in log, metric and status. This is about
+    /// records that were deleted: a log that ends before the offset always ends the run.
     Earliest,
-    /// Go on with the next record that is written, with a line in the log.
+    /// Go on with the next record that is written, likewise.
     Latest,
 }
 
@@ -71,6 +74,8 @@ pub struct PartitionStart {
     pub start: NextOffset,
     /// The log end when the run began.
     pub end_at_start: NextOffset,
+    /// Offsets before `start` that were known and not read, because the broker did not have them any more.
+    pub lost: u64,
 }
 
 /// How a worker reads.
@@ -115,7 +120,7 @@ pub struct KafkaReader {
     ends_asked: Option<(usize, Instant)>,
     ends_due: Instant,
     cached_ends_due: Instant,
-    resets: Vec<Reset>,
+    searches: Vec<Search>,
     next_tag: usize,
 }
 
@@ -147,7 +152,7 @@ impl KafkaReader {
             ends_asked: None,
             ends_due: now,
             cached_ends_due: now,
-            resets: Vec::new(),
+            searches: Vec::new(),
             next_tag: 0,
         };
         if !partitions.is_empty() {
@@ -190,6 +195,7 @@ impl KafkaReader {
                 readable_end: None,
                 log_end: None,
                 end_at_start: start.end_at_start.0,
+                lost: start.lost,
                 complained: None,
             });
         }
@@ -289,6 +295,10 @@ impl SourceReader for KafkaReader {
 
     fn end_at_start(&self, partition: PartitionId) -> NextOffset {
         NextOffset(self.inputs[self.index(partition)].end_at_start)
+    }
+
+    fn lost(&self, partition: PartitionId) -> u64 {
+        self.inputs[self.index(partition)].lost
     }
 
     fn hold(&mut self, partition: PartitionId, held: bool) {

@@ -4,8 +4,7 @@
 use super::super::arena::size_of_record;
 use super::super::raw::{Code, Message, Queue};
 use super::super::wake::Ready;
-use super::answers::Reset;
-use super::{CHUNK_RECORDS_MAX, KafkaReader, OutOfRange, REPEAT_LOG_EVERY, Tombstones};
+use super::{CHUNK_RECORDS_MAX, KafkaReader, REPEAT_LOG_EVERY, Tombstones};
 use crate::element::PartitionId;
 use crate::fault::Fault;
 use crate::source::{PollBudget, SourceBatch};
@@ -30,6 +29,8 @@ pub(super) struct PartitionInput {
     pub(super) readable_end: Option<i64>,
     pub(super) log_end: Option<i64>,
     pub(super) end_at_start: i64,
+    /// Offsets that were not read because the broker does not have them any more, since the run began.
+    pub(super) lost: u64,
     pub(super) complained: Option<(Instant, u64)>,
 }
 
@@ -142,7 +143,10 @@ impl KafkaReader {
                 input.at_end = true;
                 Ok(())
             }
-            Code::AUTO_OFFSET_RESET | Code::OFFSET_OUT_OF_RANGE => self.on_out_of_range(index, event, now),
+            Code::AUTO_OFFSET_RESET | Code::OFFSET_OUT_OF_RANGE => {
+                self.search(index, event, now);
+                Ok(())
+            }
             code if code.is_missing() => {
                 input.complain(now, code, &event.error_text());
                 if let Some(connected) = &mut self.connected {
@@ -174,28 +178,6 @@ impl KafkaReader {
                 ),
             )
             .at_record(input.partition.clone(), event.offset())),
-        }
-    }
-
-    fn on_out_of_range(&mut self, index: usize, event: &Message, now: Instant) -> Result<(), Fault> {
-        let input = &mut self.inputs[index];
-        match self.options.on_out_of_range {
-            OutOfRange::Fail => Err(Fault::new(
-                ErrorClass::Data,
-                format!(
-                    "partition {} goes on at offset {}, which the broker does not have ({}): records were deleted before they were read, or the topic was made again; set `on_out_of_range: earliest | latest` to go on without them",
-                    input.partition,
-                    input.position,
-                    event.error_text()
-                ),
-            )
-            .code("OFFSET_OUT_OF_RANGE")),
-            OutOfRange::Earliest | OutOfRange::Latest => {
-                if !self.resets.iter().any(|reset| reset.input == index) {
-                    self.resets.push(Reset { input: index, tag: None, due: now });
-                }
-                Ok(())
-            }
         }
     }
 }

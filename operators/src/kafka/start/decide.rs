@@ -5,8 +5,11 @@
 //! of them does know, is new: it starts at its log start whatever the policy, or its first records would be
 //! lost under `latest`. Every decision is a number; `latest` is resolved here, and the caller makes it durable
 //! before anything is read.
+//!
+//! An offset below the log's start follows `on_out_of_range`, with the number of offsets that are lost. One beyond its
+//! end follows no policy: the log was cut off or its topic made again, and its offsets mean other records.
 
-use super::super::consume::OutOfRange;
+use super::super::consume::{OutOfRange, beyond_the_end};
 use super::lookup::LogBounds;
 use crate::fault::Fault;
 use crate::process::DeliveryGuarantee;
@@ -31,7 +34,7 @@ pub enum AutoOffsetReset {
 pub struct StartPolicy {
     /// Where an unknown partition begins.
     pub auto_offset_reset: AutoOffsetReset,
-    /// What to do when a known offset is no longer (or not yet) there.
+    /// What to do when the records at a known offset were deleted.
     pub on_out_of_range: OutOfRange,
     /// The delivery guarantee.
     pub delivery: DeliveryGuarantee,
@@ -81,8 +84,15 @@ pub struct StartDecision {
     pub floor: Option<NextOffset>,
     /// The resume state is behind the group.
     pub stale: Option<Stale>,
-    /// The known offset was not in the log, so the policy chose `next`.
+    /// The records at the known offset were deleted, so the policy chose `next`.
     pub moved_from: Option<NextOffset>,
+}
+
+impl StartDecision {
+    /// Offsets that were known and are not read, because their records were deleted.
+    pub fn lost(&self) -> u64 {
+        self.moved_from.map_or(0, |from| (self.next.0 - from.0).max(0).unsigned_abs())
+    }
 }
 
 /// Decides for all partitions; what cannot be decided is listed in one fault.
@@ -96,7 +106,7 @@ pub fn decide(
         .map(|(partition, _)| partition.topic.clone())
         .collect();
     let mut decisions = BTreeMap::new();
-    let mut out_of_range = Vec::new();
+    let (mut deleted, mut cut_off) = (Vec::new(), Vec::new());
     let mut unknown = Vec::new();
     for (partition, facts) in facts {
         let is_new = known_topics.contains(&partition.topic);
@@ -104,22 +114,26 @@ pub fn decide(
             Ok(decision) => {
                 decisions.insert(partition.clone(), decision);
             }
-            Err(Undecided::OutOfRange(offset)) => out_of_range.push(format!(
-                "{partition} at {offset}, the log holds {} to {}",
-                facts.log.start, facts.log.end
+            Err(Undecided::Deleted(offset)) => deleted.push(format!(
+                "{partition} at {offset}, the log holds {} to {} ({} offsets lost)",
+                facts.log.start,
+                facts.log.end,
+                facts.log.start.0 - offset.0
             )),
+            Err(Undecided::CutOff(offset)) => {
+                cut_off.push(beyond_the_end(partition, offset.0, facts.log.end.0));
+            }
             Err(Undecided::NoOffset) => unknown.push(partition.to_string()),
         }
     }
-    if !out_of_range.is_empty() {
-        return Err(Fault::new(
-            ErrorClass::Data,
-            format!(
-                "the broker does not have the offsets to go on at: {}; set `on_out_of_range: earliest | latest` to go on without them",
-                out_of_range.join("; ")
-            ),
-        )
-        .code("OFFSET_OUT_OF_RANGE"));
+    if !deleted.is_empty() {
+        cut_off.push(format!(
+            "the broker does not have the offsets to go on at: {}; set `on_out_of_range: earliest | latest` to go on without them",
+            deleted.join("; ")
+        ));
+    }
+    if !cut_off.is_empty() {
+        return Err(Fault::new(ErrorClass::Data, cut_off.join("; ")).code("OFFSET_OUT_OF_RANGE"));
     }
     if !unknown.is_empty() {
         return Err(Fault::new(
@@ -134,7 +148,8 @@ pub fn decide(
 }
 
 enum Undecided {
-    OutOfRange(NextOffset),
+    Deleted(NextOffset),
+    CutOff(NextOffset),
     NoOffset,
 }
 
@@ -161,8 +176,9 @@ fn decide_one(
         |next, from, moved_from| StartDecision { next, from, floor: facts.committed, stale, moved_from };
     let log = facts.log;
     match chosen {
-        Some((next, from)) if next < log.start || next > log.end => match policy.on_out_of_range {
-            OutOfRange::Fail => Err(Undecided::OutOfRange(next)),
+        Some((next, _)) if next > log.end => Err(Undecided::CutOff(next)),
+        Some((next, from)) if next < log.start => match policy.on_out_of_range {
+            OutOfRange::Fail => Err(Undecided::Deleted(next)),
             OutOfRange::Earliest => Ok(decision(log.start, from, Some(next))),
             OutOfRange::Latest => Ok(decision(log.end, from, Some(next))),
         },
@@ -206,8 +222,10 @@ pub fn announce(decisions: &BTreeMap<TopicPartition, StartDecision>) {
                 partition = number,
                 offset = was.0,
                 next = decision.next.0,
-                "OFFSET_OUT_OF_RANGE: the broker does not have offset {was} of {partition}; starting at {} as `on_out_of_range` says",
-                decision.next
+                lost = decision.lost(),
+                "OFFSET_OUT_OF_RANGE: the broker does not have offset {was} of {partition}; starting at {} as `on_out_of_range` says, {} offsets are lost",
+                decision.next,
+                decision.lost()
             );
         }
     }
@@ -282,7 +300,8 @@ mod tests {
     }
 
     #[test]
-    fn an_offset_that_is_not_in_the_log_follows_the_policy_and_all_are_listed() {
+    fn deleted_records_follow_the_policy_a_log_that_was_cut_off_follows_none_and_all_are_listed() {
+        // A24, K4, K10, S16
         let below = facts(Some(5), None, (10, 500));
         let above = facts(None, Some(501), (10, 500));
         let fault = decide(
@@ -291,12 +310,17 @@ mod tests {
         )
         .unwrap_err();
         assert_eq!((fault.code, fault.class), ("OFFSET_OUT_OF_RANGE", ErrorClass::Data));
-        assert!(fault.message.contains("t:0 at 5") && fault.message.contains("t:1 at 501"), "{fault}");
-        let earliest = StartPolicy { on_out_of_range: OutOfRange::Earliest, ..POLICY };
-        let decision = one(earliest, below).unwrap();
-        assert_eq!((decision.next.0, decision.moved_from), (10, Some(NextOffset(5))));
-        let latest = StartPolicy { on_out_of_range: OutOfRange::Latest, ..POLICY };
-        assert_eq!(one(latest, above).unwrap().next.0, 500);
+        assert!(fault.message.contains("t:0 at 5,") && fault.message.contains("(5 offsets lost)"), "{fault}");
+        assert!(fault.message.contains("partition t:1 goes on at offset 501"), "{fault}");
+        for (policy, next, lost) in [(OutOfRange::Earliest, 10, 5), (OutOfRange::Latest, 500, 495)] {
+            let policy = StartPolicy { on_out_of_range: policy, ..POLICY };
+            let decision = one(policy, below).unwrap();
+            assert_eq!(
+                (decision.next.0, decision.moved_from, decision.lost()),
+                (next, Some(NextOffset(5)), lost)
+            );
+            assert_eq!(one(policy, above).unwrap_err().code, "OFFSET_OUT_OF_RANGE", "read again in silence");
+        }
         assert_eq!(one(POLICY, facts(Some(10), None, (10, 500))).unwrap().next.0, 10);
         assert_eq!(one(POLICY, facts(Some(500), None, (10, 500))).unwrap().next.0, 500);
     }

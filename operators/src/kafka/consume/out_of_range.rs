@@ -1,0 +1,199 @@
+//! An offset that the broker does not have: what is asked, and what becomes of the partition.
+//!
+//! The client says only that the offset is not there; which end of the log it missed makes the difference. Below the
+//! log's start, records were deleted before they were read: the policy decides, and the loss is counted. Beyond its end,
+//! the log was cut off (by an unclean change of its leader) or the topic was made again: the offsets before the position mean
+//! other records now, wherever one went on, so no policy covers it and the run ends. So it does when the client saw
+//! that the log was cut off and it has grown past the position since.
+
+use super::super::raw::{Code, Isolation, Message, OffsetSpec, PartitionList, PartitionOffset};
+use super::{ENDS_EVERY, ENDS_TIMEOUT, KafkaReader, OutOfRange};
+use crate::fault::Fault;
+use std::time::Instant;
+use tidegate_recovery::{ErrorClass, TopicPartition};
+
+/// A partition whose offset was not there, until both ends of its log are known.
+pub(super) struct Search {
+    input: usize,
+    /// The client saw that the log was cut off.
+    cut_off: bool,
+    due: Instant,
+    start: Question,
+    end: Question,
+}
+
+/// One end of a log.
+#[derive(Default)]
+struct Question {
+    tag: Option<usize>,
+    answer: Option<i64>,
+}
+
+/// What becomes of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It goes on here; the offsets between are lost.
+    GoOn { target: i64, lost: i64 },
+    /// Records were deleted before they were read, and the policy does not go on without them.
+    Deleted { lost: i64 },
+    /// The log does not reach the position any more.
+    CutOff,
+}
+
+fn judge(policy: OutOfRange, position: i64, start: i64, end: i64, cut_off: bool) -> Verdict {
+    if position < start {
+        return match policy {
+            OutOfRange::Fail => Verdict::Deleted { lost: start - position },
+            OutOfRange::Earliest => Verdict::GoOn { target: start, lost: start - position },
+            OutOfRange::Latest => Verdict::GoOn { target: end, lost: end - position },
+        };
+    }
+    if position > end || cut_off {
+        return Verdict::CutOff;
+    }
+    // It is there by now.
+    Verdict::GoOn { target: position, lost: 0 }
+}
+
+/// The run cannot go on at an offset beyond the end of the log; the advice holds at a start too.
+pub(crate) fn beyond_the_end(partition: &TopicPartition, position: i64, end: i64) -> String {
+    format!(
+        "partition {partition} goes on at offset {position}, and its log ends at {end}: the log was cut off (an unclean change of its leader), or the topic was made again; nothing is read twice or skipped in silence: choose where to go on with `tidegate offsets replay`, or accept the new topic with `--reset-topic {}`",
+        partition.topic
+    )
+}
+
+impl KafkaReader {
+    /// The partition's offset is not there: asks for both ends of its log.
+    pub(super) fn search(&mut self, index: usize, event: &Message, now: Instant) {
+        if let Some(connected) = &mut self.connected {
+            connected.topics.suspect(now);
+        }
+        if self.searches.iter().all(|search| search.input != index) {
+            let cut_off = event.error_text().contains(&Code::LOG_TRUNCATION.to_string());
+            let (start, end) = Default::default();
+            self.searches.push(Search { input: index, cut_off, due: now, start, end });
+        }
+    }
+
+    pub(super) fn ask_for_logs(&mut self, now: Instant) {
+        let Some(connected) = &self.connected else { return };
+        for search in self.searches.iter_mut().filter(|search| now >= search.due) {
+            search.due = now + ENDS_TIMEOUT;
+            let partition = &self.inputs[search.input].partition;
+            let questions =
+                [(&mut search.start, OffsetSpec::Earliest), (&mut search.end, OffsetSpec::Latest)];
+            for (question, spec) in questions {
+                self.next_tag += 1;
+                *question = Question { tag: Some(self.next_tag), answer: None };
+                // The log's end is where it is written next, also under `read_committed`.
+                let isolation = Isolation::Uncommitted;
+                let tag = self.next_tag;
+                if let Err(error) =
+                    connected.replies.ask_offsets([partition], spec, isolation, ENDS_TIMEOUT, tag)
+                {
+                    tracing::warn!(error, %partition, "the ends of the log could not be asked for");
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_log_offset(
+        &mut self,
+        tag: usize,
+        result: Result<Vec<PartitionOffset>, String>,
+        now: Instant,
+    ) -> Result<(), Fault> {
+        let is_asked = |search: &Search| [search.start.tag, search.end.tag].contains(&Some(tag));
+        let Some(place) = self.searches.iter().position(is_asked) else { return Ok(()) };
+        let search = &mut self.searches[place];
+        let question = if search.start.tag == Some(tag) { &mut search.start } else { &mut search.end };
+        match one_offset(result) {
+            Ok(offset) => question.answer = Some(offset),
+            Err(error) => {
+                tracing::warn!(error, "the ends of a log were not answered");
+                search.due = now + ENDS_EVERY;
+                return Ok(());
+            }
+        }
+        let (Some(start), Some(end)) = (search.start.answer, search.end.answer) else { return Ok(()) };
+        let search = self.searches.swap_remove(place);
+        // Records may be deleted between the two answers.
+        self.decide(&search, start, end.max(start))
+    }
+
+    fn decide(&mut self, search: &Search, start: i64, end: i64) -> Result<(), Fault> {
+        let input = &mut self.inputs[search.input];
+        let partition = &input.partition;
+        let refused = |text| Err(Fault::new(ErrorClass::Data, text).code("OFFSET_OUT_OF_RANGE"));
+        let (target, lost) = match judge(
+            self.options.on_out_of_range,
+            input.position,
+            start,
+            end,
+            search.cut_off,
+        ) {
+            Verdict::GoOn { target, lost } => (target, lost),
+            Verdict::Deleted { lost } => {
+                return refused(format!(
+                    "partition {partition} goes on at offset {}, and its log begins at {start}: {lost} offsets were deleted before they were read; set `on_out_of_range: earliest | latest` to go on without them",
+                    input.position
+                ));
+            }
+            Verdict::CutOff => return refused(beyond_the_end(partition, input.position, end)),
+        };
+        if lost > 0 {
+            tracing::warn!(
+                topic = &*partition.topic,
+                partition = partition.partition,
+                position = input.position,
+                target,
+                lost,
+                "OFFSET_OUT_OF_RANGE: {lost} offsets of {partition} were not read, their records are gone or passed over; going on at {target} as `on_out_of_range` says"
+            );
+        }
+        input.lost += lost.unsigned_abs();
+        input.position = target;
+        input.at_end = false;
+        if let Some(connected) = &self.connected {
+            // After such an error the partition is stopped in the client, and a stopped one cannot seek.
+            let list = PartitionList::new([(&input.partition, target)]);
+            connected.client.reassign(&list).map_err(|error| {
+                Fault::new(
+                    ErrorClass::Internal,
+                    format!("partition {} cannot go on: {error}", input.partition),
+                )
+            })?;
+            input.ready.keep();
+        }
+        Ok(())
+    }
+}
+
+fn one_offset(result: Result<Vec<PartitionOffset>, String>) -> Result<i64, String> {
+    match result?.first() {
+        Some(one) if one.error.is_ok() && one.offset >= 0 => Ok(one.offset),
+        Some(one) => Err(format!("{:?}", one.error)),
+        None => Err("the answer was empty".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deleted_records_follow_the_policy_and_a_log_that_was_cut_off_follows_none() {
+        // K4, K11, A24
+        let judged = |policy, position| judge(policy, position, 40, 100, false);
+        assert_eq!(judged(OutOfRange::Fail, 10), Verdict::Deleted { lost: 30 });
+        assert_eq!(judged(OutOfRange::Earliest, 10), Verdict::GoOn { target: 40, lost: 30 });
+        assert_eq!(judged(OutOfRange::Latest, 10), Verdict::GoOn { target: 100, lost: 90 });
+        for policy in [OutOfRange::Fail, OutOfRange::Earliest, OutOfRange::Latest] {
+            assert_eq!(judged(policy, 101), Verdict::CutOff);
+            assert_eq!(judged(policy, 100), Verdict::GoOn { target: 100, lost: 0 });
+            assert_eq!(judge(policy, 60, 40, 100, true), Verdict::CutOff, "it has grown since");
+            assert_ne!(judge(policy, 10, 40, 100, true), Verdict::CutOff, "its old epochs were deleted too");
+        }
+    }
+}
