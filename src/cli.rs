@@ -187,6 +187,9 @@ struct CliRun<S: Args> {
     /// Fall back to the record before when the newest one is damaged
     #[arg(long, help_heading = "Recovery")]
     allow_older_snapshot: bool,
+    /// Accept that this input topic was deleted and made again: it is read as if nobody had read it before
+    #[arg(long, value_name = "TOPIC", help_heading = "Recovery")]
+    reset_topic: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -289,7 +292,7 @@ pub struct RunConfig {
 }
 
 /// What only a flag can say: it is about one start, not about the flow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunOptions {
     /// Read to the ends that the partitions have at the start, close all windows, and exit.
     pub until_end: bool,
@@ -299,6 +302,8 @@ pub struct RunOptions {
     pub allow_dropped_state: bool,
     /// Fall back to the record before a damaged one.
     pub allow_older_snapshot: bool,
+    /// Input topics that begin anew if they were made again.
+    pub reset_topics: Vec<String>,
 }
 
 /// Check a flow.
@@ -398,6 +403,7 @@ fn parse_as<S: FlowSource>(
                     allow_lost_state: run.allow_lost_state,
                     allow_dropped_state: run.allow_dropped_state,
                     allow_older_snapshot: run.allow_older_snapshot,
+                    reset_topics: run.reset_topic,
                 },
             }))
         }

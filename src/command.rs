@@ -65,7 +65,7 @@ fn perform(config: Config, program: Option<(String, Describe)>) -> ExitCode {
 }
 
 fn start(config: &RunConfig, environment: &Environment, program: Option<(String, Describe)>) -> ExitCode {
-    let (job, warnings) = match load_job(&config.flow, config.options, environment, program) {
+    let (job, warnings) = match load_job(&config.flow, config.options.clone(), environment, program) {
         Ok(loaded) => loaded,
         Err(code) => return code,
     };
@@ -92,6 +92,7 @@ fn load_job(
         allow_lost_state: options.allow_lost_state,
         allow_dropped_state: options.allow_dropped_state,
         allow_older_snapshot: options.allow_older_snapshot,
+        reset_topics: options.reset_topics,
     };
     debug_assert_eq!(program.is_some(), flow.kind == FileKind::SettingsOnly);
     let refused = |(source, problems)| refused(&check::problems_text(&source, &problems));

@@ -52,7 +52,9 @@ impl Connections {
                 .and_then(|name| self.start.partitions.iter().find(|plan| plan.partition == *name))
                 .expect("the table of inputs is made of the start plan");
             let unknown = plan.resumed.is_none() && plan.group.is_none();
-            if unknown && self.consumer.auto_offset_reset == OffsetReset::Latest {
+            // Of a topic that was made again the group has an offset of the old one.
+            let begun_anew = self.start.begun_anew.contains(&plan.partition.topic);
+            if unknown && (begun_anew || self.consumer.auto_offset_reset == OffsetReset::Latest) {
                 chosen.push((id, plan.start));
             }
             starts.push(PartitionStart {
@@ -73,7 +75,7 @@ impl Connections {
             on_out_of_range: out_of_range(self.consumer.on_out_of_range),
         };
         let mut reader = KafkaReader::open(options, starts)?;
-        reader.expect_partitions(&self.partition_counts());
+        reader.expect_topics(&self.start.known_topics());
         if !chosen.is_empty() {
             reader.commit_and_wait(&chosen, self.commit_deadline).map_err(|reason| {
                 Fault::new(
@@ -85,20 +87,6 @@ impl Connections {
             })?;
         }
         Ok(reader)
-    }
-}
-
-impl Connections {
-    /// How many partitions each topic had at the start: more of them are announced.
-    fn partition_counts(&self) -> Vec<(Arc<str>, usize)> {
-        let mut counts: Vec<(Arc<str>, usize)> = Vec::new();
-        for plan in &self.start.partitions {
-            match counts.last_mut() {
-                Some((topic, count)) if *topic == plan.partition.topic => *count += 1,
-                _ => counts.push((plan.partition.topic.clone(), 1)),
-            }
-        }
-        counts
     }
 }
 

@@ -54,6 +54,8 @@ pub(crate) struct Job {
     pub(crate) allow_lost_state: bool,
     pub(crate) allow_dropped_state: bool,
     pub(crate) allow_older_snapshot: bool,
+    /// Input topics that begin anew if they were made again.
+    pub(crate) reset_topics: Vec<String>,
 }
 
 /// What process 0 tells the others before they read the store.
@@ -138,6 +140,7 @@ fn say(cause: &Cause) {
 fn live(job: Job) -> Result<Option<Outcome<()>>, Cause> {
     let (plan, problems) = job.plan();
     refuse(&problems)?;
+    refuse_unknown_topics(&job, &plan)?;
     if job.is_exactly_once() && job.settings.recovery.directory.is_none() {
         return Err(config(
             "delivery: exactly_once without a recovery store is not available yet: add -r DIR",
@@ -198,6 +201,20 @@ fn refuse(problems: &[Problem]) -> Result<(), Cause> {
         more => format!("the flow has {more} mistakes, the first: {}", first.text()),
     };
     Err(Cause::new(ErrorClass::Config, first.code, text))
+}
+
+fn refuse_unknown_topics(job: &Job, plan: &FlowPlan) -> Result<(), Cause> {
+    let unknown: Vec<&str> = job
+        .reset_topics
+        .iter()
+        .filter(|topic| !plan.input_topics.contains(topic))
+        .map(String::as_str)
+        .collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let text = format!("--reset-topic {}: the flow does not read it", unknown.join(", "));
+    Err(Cause::new(ErrorClass::Usage, "", text))
 }
 
 fn start_http(job: &Job, probe: &Arc<ProcessProbe>) -> Result<Option<HttpServer>, Cause> {
@@ -271,6 +288,9 @@ fn bring_up(
 
     stage.set("asking Kafka where to begin");
     let start = find_start(job, &plan, &clients, resume.as_ref(), &mut joined)?;
+    if let Some(leading) = &mut leading {
+        leading.publisher.reads(start.topics.clone(), &start.begun_anew);
+    }
     stage.set("reading the state back");
     let spec = joined.spec().clone();
     let inputs = InputTable::deal(start.partitions.iter().map(|plan| plan.partition.clone()), spec.workers());
@@ -473,6 +493,8 @@ fn find_start(
             resume,
             needs_store: plan.needs_store(),
             allow_lost_state: job.allow_lost_state,
+            keyed: plan.is_keyed(),
+            reset_topics: &job.reset_topics,
             deadline,
         })
         .map_err(|fault| cause_of(&fault))?;

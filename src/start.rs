@@ -1,22 +1,24 @@
 //! What process 0 finds out before anything is read, and tells all: where each partition begins.
 //!
 //! The group's offsets are read after the old clients are gone (the lease is ours, all processes of this
-//! generation are connected), so they are the commit floor. Old consumers of the same group, which is how many come to
+//! generation are connected), so they are the commit floor, but for topics that were made again (`--reset-topic`):
+//! nobody knows an offset of those. Old consumers of the same group, which is how many come to
 //! this program, are refused before that. Nothing is decided twice: the other processes take
 //! process 0's numbers.
 
 use crate::config::kafka::{ConsumerSettings, OffsetReset, OutOfRange as OutOfRangeSetting};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tidegate_operators::fault::Fault;
 use tidegate_operators::kafka::{
-    AutoOffsetReset, ConsumerConfig, Lookup, OutOfRange, OutputFound, PartitionFacts, StartPolicy, announce,
-    decide,
+    AutoOffsetReset, ConsumerConfig, KnownTopic, Lookup, OutOfRange, OutputFound, PartitionFacts,
+    StartPolicy, TopicFacts, announce, begin_anew, decide, partitions_added,
 };
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::sink::TopicLimits;
-use tidegate_recovery::{ErrorClass, NextOffset, ResumeState, TopicPartition};
+use tidegate_recovery::{ErrorClass, NextOffset, ResumeState, TopicId, TopicPartition};
 
 /// Where one partition begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +42,10 @@ pub(crate) struct PartitionPlan {
 pub(crate) struct StartPlan {
     /// The partitions of all input topics.
     pub(crate) partitions: Vec<PartitionPlan>,
+    /// The ids of the input topics, where the brokers tell them.
+    pub(crate) topics: BTreeMap<Arc<str>, TopicId>,
+    /// Topics that were made again, which the user accepts.
+    pub(crate) begun_anew: Vec<Arc<str>>,
     /// What is known of the output topics.
     pub(crate) outputs: Vec<OutputFound>,
 }
@@ -60,6 +66,24 @@ impl StartPlan {
     }
 }
 
+impl StartPlan {
+    /// What the readers are to know of the topics, to see when something changes.
+    pub(crate) fn known_topics(&self) -> Vec<KnownTopic> {
+        let mut known: Vec<KnownTopic> = Vec::new();
+        for PartitionPlan { partition, .. } in &self.partitions {
+            match known.last_mut() {
+                Some(topic) if topic.name == partition.topic => topic.partitions += 1,
+                _ => known.push(KnownTopic {
+                    name: partition.topic.clone(),
+                    partitions: 1,
+                    id: self.topics.get(&partition.topic).copied(),
+                }),
+            }
+        }
+        known
+    }
+}
+
 /// What the look-up needs to know of the run.
 pub(crate) struct StartQuestion<'a> {
     pub(crate) consumer: &'a ConsumerSettings,
@@ -70,6 +94,10 @@ pub(crate) struct StartQuestion<'a> {
     /// Whether a step would lose state if the store is empty.
     pub(crate) needs_store: bool,
     pub(crate) allow_lost_state: bool,
+    /// Whether records are brought together by key.
+    pub(crate) keyed: bool,
+    /// Topics that begin anew if they were made again.
+    pub(crate) reset_topics: &'a [String],
     pub(crate) deadline: Duration,
 }
 
@@ -81,7 +109,8 @@ pub(crate) fn find(question: &StartQuestion<'_>) -> Result<StartPlan, Fault> {
     let committed = lookup.committed(&partitions)?;
     let bounds = lookup.bounds(&partitions)?;
     refuse_lost_state(question, &committed)?;
-    let facts: BTreeMap<_, _> = partitions
+    let topics = lookup.topic_ids(question.topics)?;
+    let mut facts: BTreeMap<_, _> = partitions
         .iter()
         .map(|partition| {
             let facts = PartitionFacts {
@@ -92,8 +121,16 @@ pub(crate) fn find(question: &StartQuestion<'_>) -> Result<StartPlan, Fault> {
             (partition.clone(), facts)
         })
         .collect();
+    let begun_anew = begin_anew(&topic_facts(question, &topics), question.reset_topics, &facts)?;
+    for topic in &begun_anew {
+        tracing::warn!(topic = &**topic, "--reset-topic: the topic was made again, and begins anew");
+        for (_, facts) in facts.iter_mut().filter(|(partition, _)| partition.topic == *topic) {
+            (facts.resume, facts.committed) = (None, None);
+        }
+    }
     let decisions = decide(policy(question), &facts)?;
     announce(&decisions);
+    announce_added(question, &partitions_added(&facts, &decisions));
     let partitions = decisions
         .into_iter()
         .map(|(partition, decision)| PartitionPlan {
@@ -105,7 +142,32 @@ pub(crate) fn find(question: &StartQuestion<'_>) -> Result<StartPlan, Fault> {
             partition,
         })
         .collect();
-    Ok(StartPlan { partitions, outputs: Vec::new() })
+    Ok(StartPlan { partitions, topics, begun_anew, outputs: Vec::new() })
+}
+
+fn topic_facts(question: &StartQuestion<'_>, found: &BTreeMap<Arc<str>, TopicId>) -> Vec<TopicFacts> {
+    let facts = |name: &String| TopicFacts {
+        name: name.as_str().into(),
+        recorded: question.resume.and_then(|resume| resume.topic(name)),
+        found: found.get(name.as_str()).copied(),
+    };
+    question.topics.iter().map(facts).collect()
+}
+
+/// New partitions of topics that were read before begin at their start. What that means for keys is for the user to know.
+fn announce_added(question: &StartQuestion<'_>, added: &BTreeMap<Arc<str>, Vec<i32>>) {
+    for (topic, partitions) in added {
+        let keys = if question.keyed {
+            "; producers put keys into other partitions now, so that the records of a key from before and after the change come from two partitions, in no order between them"
+        } else {
+            ""
+        };
+        tracing::warn!(
+            topic = &**topic,
+            ?partitions,
+            "PARTITIONS_ADDED: partitions were added to topic {topic} since it was read last, they are read from their beginning{keys}"
+        );
+    }
 }
 
 fn policy(question: &StartQuestion<'_>) -> StartPolicy {

@@ -103,6 +103,8 @@ pub struct Metrics {
     in_flight_bytes: Family<WorkerLabels, Gauge>,
     in_flight_records: Family<WorkerLabels, Gauge>,
     epoch: Family<WorkerLabels, Gauge>,
+    /// Partitions that were added to input topics since the start, and are read by nobody before the next one.
+    pub partitions_added: Gauge,
     /// The newest epoch that is durable.
     pub durable_epoch: Gauge,
     /// Newest epoch whose output every process has published; only where output goes by way of the store.
@@ -153,6 +155,10 @@ impl Metrics {
             ),
             in_flight_records: page.shows("in_flight_records", "Records read and not yet through the flow"),
             epoch: page.shows("epoch", "Epoch hand of a worker"),
+            partitions_added: page.shows(
+                "partitions_added",
+                "Partitions added to input topics since the start, not read before the next",
+            ),
             durable_epoch: page.shows("durable_epoch", "Newest durable epoch"),
             published_epoch: page.shows(
                 "published_epoch",

@@ -127,7 +127,7 @@ pub use identity::{
 pub use lease::{Lease, LeaseHolder, LeaseKeeper, LeaseView, Standing};
 pub use outbox::{Decision, OutputBuffer};
 pub use part::{OutboxRef, Part, SegmentRef};
-pub use partition::{NextOffset, TopicPartition};
+pub use partition::{NextOffset, TopicId, TopicPartition};
 pub use protocol::exactly_once;
 pub use routing::{BUCKETS, Bucket, KeyHash};
 pub use rows::{RestoredRow, RestoredRows, RowBuffer, RowRoute, StepNumber};

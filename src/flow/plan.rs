@@ -118,6 +118,11 @@ impl FlowPlan {
         self.steps.iter().any(|step| step.keeps == Keeps::Keyed)
     }
 
+    /// Whether records are brought together by key.
+    pub(crate) fn is_keyed(&self) -> bool {
+        self.steps.iter().any(|step| &*step.spec.kind == "key_by")
+    }
+
     /// Path and place of a step, for messages.
     pub(super) fn place(&self, node: Node) -> (String, Origin) {
         let id = &self.steps[node.0].spec.id;

@@ -36,6 +36,7 @@ mod silence;
 mod stale_writer;
 mod standing;
 mod store;
+mod topics;
 mod two_sinks;
 mod volatile_state;
 mod window_kinds;

@@ -6,6 +6,7 @@ use tidegate_harness::proxy::api;
 use tidegate_harness::{Broker, checker, wait};
 
 use crate::case::{Case, DEADLINE, numbered};
+use crate::status;
 
 // L54 A2
 #[test]
@@ -81,6 +82,9 @@ fn added_partitions_are_announced_and_read_from_their_start_at_the_next_run_what
     case.kafka.produce(&case.input, &new);
     // The client asks for the topic's description every 30 s.
     cluster.wait_logged(0, "PARTITIONS_ADDED", DEADLINE + DEADLINE);
+    cluster.wait_for("the new partition is counted", DEADLINE, |cluster| {
+        status::metric(cluster, 0, "tidegate_partitions_added") == Some(1.0)
+    });
     cluster.terminate_all();
     cluster.expect_exit(0, DEADLINE);
     assert_eq!(case.outputs(), 10, "the number of partitions is fixed while a run lasts");

@@ -39,7 +39,8 @@ pub use control::{read_markers, write_token};
 pub use outputs::{OutputFound, OutputTopic, check_control_topic, check_outputs};
 pub use produce::{KafkaProducer, KafkaWriter};
 pub use start::{
-    AutoOffsetReset, From, LogBounds, Lookup, PartitionFacts, Stale, StartDecision, StartPolicy, announce,
-    decide,
+    AutoOffsetReset, From, LogBounds, Lookup, PartitionFacts, Stale, StartDecision, StartPolicy, TopicFacts,
+    announce, begin_anew, decide, partitions_added,
 };
+pub use topics::KnownTopic;
 pub use transaction::{TransactionTrouble, TransactionalProducer};

@@ -1,8 +1,8 @@
 //! [`TopicWatch`]: what happens to input topics while they are read.
 //!
 //! The cluster is asked every half minute, without waiting: for the number of partitions (more are announced
-//! once as `PARTITIONS_ADDED` and read after the next start), for the topic's id (another one means that it was
-//! deleted and made again: its offsets mean other records now, `TOPIC_RECREATED`) and whether it is there at
+//! once as `PARTITIONS_ADDED` and read after the next start), for the topic's id (another one than at the start means
+//! that it was deleted and made again: its offsets mean other records now, `TOPIC_RECREATED`) and whether it is there at
 //! all. A topic that is missing may only be on its way through the metadata: it ends the run when it is missing
 //! in several answers over a while.
 
@@ -10,7 +10,7 @@ use super::raw::{Queue, TopicDescription};
 use crate::fault::Fault;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_recovery::ErrorClass;
+use tidegate_recovery::{ErrorClass, TopicId};
 
 const ASK_EVERY: Duration = Duration::from_secs(30);
 const ASK_EVERY_IN_DOUBT: Duration = Duration::from_secs(2);
@@ -20,17 +20,36 @@ const MISSING_FOR: Duration = Duration::from_secs(10);
 /// … in this many answers.
 const MISSING_ANSWERS: u32 = 3;
 
+/// What a start found out about an input topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownTopic {
+    /// Its name.
+    pub name: Arc<str>,
+    /// How many of its partitions are read.
+    pub partitions: usize,
+    /// Its id, where the brokers told it.
+    pub id: Option<TopicId>,
+}
+
+/// The topic is not the one whose offsets are known, with both ids; the advice holds at a start too.
+pub(crate) fn made_again(name: &str, was: TopicId, is: TopicId) -> String {
+    format!(
+        "topic `{name}` was deleted and made again (its id was {was} and is {is}): the offsets so far mean other records now; start with `--reset-topic {name}` to read the new topic by `auto_offset_reset`"
+    )
+}
+
 /// Watches some topics.
 pub(super) struct TopicWatch {
     topics: Vec<Watched>,
     asked: Option<(usize, Instant)>,
     due: Option<Instant>,
+    added: u64,
 }
 
 struct Watched {
     name: Arc<str>,
     partitions: Option<usize>,
-    id: Option<u128>,
+    id: Option<TopicId>,
     missing: Option<(Instant, u32)>,
 }
 
@@ -40,16 +59,21 @@ impl TopicWatch {
             .into_iter()
             .map(|name| Watched { name, partitions: None, id: None, missing: None })
             .collect();
-        TopicWatch { topics, asked: None, due: None }
+        TopicWatch { topics, asked: None, due: None, added: 0 }
     }
 
-    /// These topics are read with this many partitions.
-    pub(super) fn expect(&mut self, counts: &[(Arc<str>, usize)]) {
+    /// What the start knew of these topics.
+    pub(super) fn expect(&mut self, known: &[KnownTopic]) {
         for topic in &mut self.topics {
-            if let Some((_, count)) = counts.iter().find(|(name, _)| *name == topic.name) {
-                topic.partitions = Some(*count);
+            if let Some(known) = known.iter().find(|known| known.name == topic.name) {
+                (topic.partitions, topic.id) = (Some(known.partitions), known.id);
             }
         }
+    }
+
+    /// Partitions that were added since the start, and are not read.
+    pub(super) fn added(&self) -> u64 {
+        self.added
     }
 
     /// Something was said of a topic that is not there: ask soon.
@@ -119,17 +143,11 @@ impl TopicWatch {
             return Ok(());
         }
         topic.missing = None;
-        if description.id != 0 {
-            let id = *topic.id.get_or_insert(description.id);
-            if id != description.id {
-                return Err(Fault::new(
-                    ErrorClass::Data,
-                    format!(
-                        "topic `{}` was deleted and made again while it was read (its id was {id:032x} and is {:032x}): its offsets mean other records now",
-                        topic.name, description.id
-                    ),
-                )
-                .code("TOPIC_RECREATED"));
+        if let Some(is) = description.id {
+            let was = *topic.id.get_or_insert(is);
+            if was != is {
+                let text = made_again(&topic.name, was, is);
+                return Err(Fault::new(ErrorClass::Data, text).code("TOPIC_RECREATED"));
             }
         }
         let known = topic.partitions.get_or_insert(description.partitions);
@@ -138,8 +156,12 @@ impl TopicWatch {
                 topic = &*topic.name,
                 partitions = description.partitions,
                 read = *known,
-                "PARTITIONS_ADDED: the new partitions are read from their beginning after the next start"
+                "PARTITIONS_ADDED: topic {} has {} partitions and {} are read; start the flow again to read the new ones, from their beginning",
+                topic.name,
+                description.partitions,
+                *known
             );
+            self.added += (description.partitions - *known) as u64;
             *known = description.partitions;
         }
         Ok(())
@@ -152,6 +174,7 @@ mod tests {
     use super::*;
 
     fn answer(error: Code, id: u128, partitions: usize) -> Result<Vec<TopicDescription>, String> {
+        let id = Some(TopicId(id)).filter(|id| id.0 != 0);
         Ok(vec![TopicDescription { name: "t".into(), error, id, partitions }])
     }
 
@@ -181,20 +204,31 @@ mod tests {
 
     #[test]
     fn another_id_under_the_same_name_is_another_topic() {
-        let mut watch = TopicWatch::new([Arc::from("t")]);
-        let now = Instant::now();
-        ask(&mut watch, now, answer(Code::OK, 7, 1)).unwrap();
-        let fault = ask(&mut watch, now, answer(Code::OK, 8, 1)).unwrap_err();
-        assert_eq!((fault.code, fault.class), ("TOPIC_RECREATED", ErrorClass::Data));
+        // K10: also when it was made again between the start's look and the first one here.
+        for expected in [None, Some(TopicId(7))] {
+            let mut watch = TopicWatch::new([Arc::from("t")]);
+            watch.expect(&[KnownTopic { name: "t".into(), partitions: 1, id: expected }]);
+            let now = Instant::now();
+            if expected.is_none() {
+                ask(&mut watch, now, answer(Code::OK, 7, 1)).unwrap();
+            }
+            ask(&mut watch, now, answer(Code::OK, 0, 1)).unwrap();
+            let fault = ask(&mut watch, now, answer(Code::OK, 8, 1)).unwrap_err();
+            assert_eq!((fault.code, fault.class), ("TOPIC_RECREATED", ErrorClass::Data));
+            let ids = format!("its id was {} and is {}", TopicId(7), TopicId(8));
+            assert!(fault.message.contains(&ids), "{fault}");
+        }
     }
 
     #[test]
     fn more_partitions_are_announced_once() {
         // L48, K7
         let mut watch = TopicWatch::new([Arc::from("t")]);
-        watch.expect(&[(Arc::from("t"), 3)]);
+        watch.expect(&[KnownTopic { name: "t".into(), partitions: 3, id: None }]);
         let now = Instant::now();
-        ask(&mut watch, now, answer(Code::OK, 7, 4)).unwrap();
-        assert_eq!(watch.topics[0].partitions, Some(4));
+        for (partitions, added) in [(4, 1), (4, 1), (6, 3)] {
+            ask(&mut watch, now, answer(Code::OK, 7, partitions)).unwrap();
+            assert_eq!(watch.added(), added);
+        }
     }
 }

@@ -24,7 +24,7 @@ use crate::source::in_flight::{Bite, InFlight};
 use crate::source::{CommitOutcome, SourceBatch, SourceReader};
 use crate::time::Time;
 use crate::wake::WakeUp;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -134,6 +134,8 @@ struct Source<R> {
     inputs: Vec<Input>,
     flight: InFlight,
     worker_metrics: WorkerMetrics,
+    /// What the gauge of the process has of this reader.
+    partitions_added: Cell<u64>,
     ending: Rc<SourceEnding>,
     skew: Rc<SkewGroup>,
     unconfirmed: Option<Unconfirmed>,
@@ -173,6 +175,7 @@ impl<R: SourceReader> Source<R> {
         let at_most_once = process.delivery == DeliveryGuarantee::AtMostOnce;
         Source {
             worker_metrics: process.metrics.worker(context.worker().0),
+            partitions_added: Cell::new(0),
             ending: context.ending_desk().add_source(),
             skew: context.input_desk().group(settings.skew_group),
             unconfirmed: at_most_once.then(Unconfirmed::default),
@@ -547,6 +550,9 @@ impl<R: SourceReader> Source<R> {
                 }
             });
         }
+        // Several workers may watch a topic each: the process shows the sum.
+        let added = reader.partitions_added();
+        process.metrics.partitions_added.inc_by((added - self.partitions_added.replace(added)) as i64);
         let (records, bytes) = (self.flight.records(), self.flight.bytes());
         self.worker_metrics.in_flight_records.set(records as i64);
         self.worker_metrics.in_flight_bytes.set(bytes as i64);

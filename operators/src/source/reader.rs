@@ -71,6 +71,12 @@ pub trait SourceReader: 'static {
         0
     }
 
+    /// Partitions that were added to topics which this reader watches, since the run began: nobody reads them before
+    /// the next start.
+    fn partitions_added(&self) -> u64 {
+        0
+    }
+
     /// Stops (or resumes) handing out records of a partition, without losing what was prefetched.
     fn hold(&mut self, partition: PartitionId, held: bool);
 

@@ -226,6 +226,34 @@ fn reading_goes_on_where_it_was_after_a_broker_was_away() {
 }
 
 #[test]
+fn reading_goes_on_at_the_new_leader_when_the_leader_changes_or_dies() {
+    // K4
+    let mock: Mock = MockCluster::new(3).expect("make a mock cluster");
+    mock.create_topic("t", 1, 3).expect("make a topic");
+    mock.partition_leader("t", 0, Some(1)).unwrap();
+    let kafka = Kafka::at(&mock.bootstrap_servers());
+    kafka.produce("t", &numbered(1_000));
+    let mut reader = open(options(&kafka, "g"), starts("t", &[0]));
+    let mut read = Read::default();
+    let begun = |read: &mut Read, reader: &mut tidegate_operators::kafka::KafkaReader, at: i64| {
+        wait::until("reading goes on", SOON, || {
+            read.poll(reader, PollBudget { records: 20, bytes: 1_000 }).unwrap();
+            (positions_of(reader)[0] >= at).then_some(())
+        });
+    };
+    begun(&mut read, &mut reader, 100);
+    mock.partition_leader("t", 0, Some(2)).unwrap();
+    kafka.produce("t", &numbered(1_000));
+    begun(&mut read, &mut reader, 1_100);
+    mock.partition_leader("t", 0, Some(3)).unwrap();
+    mock.broker_down(2).unwrap();
+    kafka.produce("t", &numbered(1_000));
+    read.until_positions(&mut reader, &[3_000]);
+    let offsets: Vec<i64> = read.elements[&0].iter().map(|element| element.meta.offset).collect();
+    assert_eq!(offsets, (0..3_000).collect::<Vec<_>>());
+}
+
+#[test]
 fn committed_offsets_that_cannot_be_fetched_end_the_start_and_are_never_taken_for_none() {
     // L58
     let (mock, kafka) = cluster(1);

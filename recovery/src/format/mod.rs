@@ -48,7 +48,7 @@ impl Kind {
     pub(crate) fn version(self) -> u32 {
         match self {
             Kind::Store | Kind::Lease | Kind::Segment | Kind::Outbox | Kind::Decision => 1,
-            Kind::Record => 2,
+            Kind::Record => 3,
         }
     }
 }

@@ -6,9 +6,10 @@ use crate::protocol::RecordFacts;
 use crate::steps::RecordedStep;
 use crate::{
     ClusterShape, Epoch, FlowFingerprint, Generation, NextOffset, OutboxRef, RecordNumber, RunId, SegmentRef,
-    Slot, StoreError, StoreId, TopicPartition,
+    Slot, StoreError, StoreId, TopicId, TopicPartition,
 };
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// The content of `commits/<n>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,9 +30,11 @@ pub(crate) struct CommitRecord {
     pub(crate) segments: Vec<SegmentRef>,
     /// Every outbox whose publication was not known, ascending; also of earlier epochs.
     pub(crate) outboxes: Vec<OutboxRef>,
+    /// The ids of the topics whose offsets stand above, where the brokers told them; ascending by name.
+    pub(crate) topics: Vec<(Arc<str>, TopicId)>,
 }
 
-/// Version 1 had no outboxes.
+/// Version 1 had no outboxes. Version 2 is the same with the outboxes behind it, and no topic ids.
 #[derive(Deserialize)]
 struct CommitRecord1 {
     store: StoreId,
@@ -47,21 +50,22 @@ struct CommitRecord1 {
     segments: Vec<SegmentRef>,
 }
 
-impl From<CommitRecord1> for CommitRecord {
-    fn from(record: CommitRecord1) -> CommitRecord {
+impl CommitRecord1 {
+    fn with(self, outboxes: Vec<OutboxRef>) -> CommitRecord {
         CommitRecord {
-            store: record.store,
-            number: record.number,
-            epoch: record.epoch,
-            generation: record.generation,
-            run: record.run,
-            shape: record.shape,
-            slots: record.slots,
-            fingerprint: record.fingerprint,
-            steps: record.steps,
-            offsets: record.offsets,
-            segments: record.segments,
-            outboxes: Vec::new(),
+            store: self.store,
+            number: self.number,
+            epoch: self.epoch,
+            generation: self.generation,
+            run: self.run,
+            shape: self.shape,
+            slots: self.slots,
+            fingerprint: self.fingerprint,
+            steps: self.steps,
+            offsets: self.offsets,
+            segments: self.segments,
+            outboxes,
+            topics: Vec::new(),
         }
     }
 }
@@ -76,7 +80,11 @@ impl CommitRecord {
         let (record, end): (CommitRecord, usize) = match check_head(file, bytes, Kind::Record)? {
             1 => {
                 let (record, end): (CommitRecord1, usize) = read_sealed(file, bytes, HEAD)?;
-                (record.into(), end)
+                (record.with(Vec::new()), end)
+            }
+            2 => {
+                let ((record, outboxes), end): ((CommitRecord1, _), usize) = read_sealed(file, bytes, HEAD)?;
+                (record.with(outboxes), end)
             }
             _ => read_sealed(file, bytes, HEAD)?,
         };

@@ -326,6 +326,7 @@ impl Claim {
             recorded_by: record.map(|record| record.generation),
             recorded_shape: record.map(|record| record.shape),
             offsets: record.map(|record| record.offsets.clone()).unwrap_or_default(),
+            topics: record.map(|record| record.topics.clone()).unwrap_or_default(),
             segments: record.map(|record| record.segments.clone()).unwrap_or_default(),
             outboxes: record.map(|record| record.outboxes.clone()).unwrap_or_default(),
             steps,

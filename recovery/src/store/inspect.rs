@@ -17,7 +17,7 @@ use crate::protocol::highest_record;
 use crate::storage::Storage;
 use crate::{
     ClusterShape, Epoch, FlowFingerprint, Generation, NextOffset, ProcessIndex, RecordNumber, RunId, StepId,
-    StoreError, StoreId, TopicPartition,
+    StoreError, StoreId, TopicId, TopicPartition,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -42,6 +42,8 @@ pub struct Inspection {
     pub records: Vec<InspectedRecord>,
     /// Where every partition goes on, by the newest record.
     pub offsets: Vec<(TopicPartition, NextOffset)>,
+    /// The ids of topics whose offsets these are, where the brokers told them.
+    pub topics: Vec<(Arc<str>, TopicId)>,
     /// The steps that keep rows, by the newest record.
     pub steps: Vec<InspectedStep>,
     /// Segments that the newest record names.
@@ -205,6 +207,7 @@ impl RecoveryStore {
             leases: Vec::new(),
             records: Vec::new(),
             offsets: Vec::new(),
+            topics: Vec::new(),
             steps: Vec::new(),
             segments: 0,
             segment_bytes: 0,
@@ -358,6 +361,7 @@ impl Inspection {
     /// Counts rows and bytes per step as a start on one worker would read them.
     fn state(&mut self, storage: &Arc<dyn Storage>, record: CommitRecord) -> Result<(), StoreError> {
         self.offsets = record.offsets.clone();
+        self.topics = record.topics.clone();
         self.segments = record.segments.len();
         self.outboxes = record.outboxes.len();
         self.segment_bytes = record.segments.iter().map(|segment| segment.length).sum();
@@ -389,6 +393,7 @@ impl Inspection {
             recorded_by: Some(record.generation),
             recorded_shape: Some(record.shape),
             offsets: record.offsets,
+            topics: record.topics,
             segments: record.segments,
             outboxes: record.outboxes,
             steps: record.steps,
@@ -450,6 +455,9 @@ impl fmt::Display for Inspection {
         writeln!(f, "segments   {} ({} bytes)", self.segments, self.segment_bytes)?;
         if self.outboxes > 0 {
             writeln!(f, "outboxes   {} that may wait for publication", self.outboxes)?;
+        }
+        for (topic, id) in &self.topics {
+            writeln!(f, "topic      {topic} has the id {id}")?;
         }
         for (partition, next) in &self.offsets {
             writeln!(f, "offset     {partition} goes on at {next}")?;

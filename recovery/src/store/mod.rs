@@ -32,10 +32,11 @@ pub use restore::{Restoration, RestoredStep};
 use crate::lease::LeaseHolder;
 use crate::steps::{RecordedStep, StepTable};
 use crate::{
-    ClusterShape, Epoch, Generation, NextOffset, OutboxRef, RecordNumber, SegmentRef, Slot, StoreId,
+    ClusterShape, Epoch, Generation, NextOffset, OutboxRef, RecordNumber, SegmentRef, Slot, StoreId, TopicId,
     TopicPartition,
 };
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// What a generation goes on from. Process 0 gets it from [`RecoveryStore::open`] and hands it to the others in the
 /// handshake.
@@ -55,6 +56,8 @@ pub struct ResumeState {
     pub recorded_shape: Option<ClusterShape>,
     /// Where every partition goes on, ascending.
     pub offsets: Vec<(TopicPartition, NextOffset)>,
+    /// The ids of topics whose offsets these are, where they are known; ascending by name.
+    pub topics: Vec<(Arc<str>, TopicId)>,
     /// The live segments, ascending by epoch.
     pub segments: Vec<SegmentRef>,
     /// Outboxes whose publication the record does not know, ascending by epoch.
@@ -77,6 +80,11 @@ impl ResumeState {
     pub fn offset(&self, partition: &TopicPartition) -> Option<NextOffset> {
         let found = self.offsets.binary_search_by(|(other, _)| other.cmp(partition));
         found.ok().map(|at| self.offsets[at].1)
+    }
+
+    /// The id of the topic whose offsets these are, where it is known.
+    pub fn topic(&self, name: &str) -> Option<TopicId> {
+        self.topics.iter().find(|(topic, _)| **topic == *name).map(|(_, id)| *id)
     }
 
     /// This flow's steps that keep rows.

@@ -15,7 +15,7 @@ use crate::protocol::{Action, Event, Fence, RecordFacts, Rules};
 use crate::steps::RecordedStep;
 use crate::storage::Storage;
 use crate::{
-    Epoch, FlowFingerprint, NextOffset, OutboxRef, Part, RecordNumber, SegmentRef, Slot, StoreError,
+    Epoch, FlowFingerprint, NextOffset, OutboxRef, Part, RecordNumber, SegmentRef, Slot, StoreError, TopicId,
     TopicPartition,
 };
 use serde::{Deserialize, Serialize};
@@ -42,6 +42,7 @@ pub struct Publisher {
     store_timeout: Duration,
     steps: Vec<RecordedStep>,
     offsets: BTreeMap<TopicPartition, NextOffset>,
+    topics: BTreeMap<Arc<str>, TopicId>,
     /// What each process needs; `None` until it said so: then it may need all that the generation began with.
     needs: Vec<Option<BTreeSet<SegmentRef>>>,
     inherited: BTreeSet<SegmentRef>,
@@ -77,6 +78,7 @@ impl Publisher {
             store_timeout,
             steps: resume.steps.clone(),
             offsets: resume.offsets.iter().cloned().collect(),
+            topics: resume.topics.iter().cloned().collect(),
             needs: vec![None; lease.holder().shape.processes as usize],
             named: inherited.clone(),
             inherited,
@@ -95,6 +97,16 @@ impl Publisher {
     /// The newest durable epoch.
     pub fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// The ids of the topics that this generation reads: they stand in its records. Of the topics `begun_anew` the offsets so
+    /// far are forgotten: they were offsets of a topic that was deleted.
+    pub fn reads(&mut self, topics: impl IntoIterator<Item = (Arc<str>, TopicId)>, begun_anew: &[Arc<str>]) {
+        for topic in begun_anew {
+            self.topics.remove(topic);
+            self.offsets.retain(|partition, _| partition.topic != *topic);
+        }
+        self.topics.extend(topics);
     }
 
     /// Publishes commit epoch `epoch` with the parts of all processes that had one. Epochs come in order. An epoch
@@ -235,6 +247,7 @@ impl Publisher {
             offsets: offsets.iter().map(|(partition, next)| (partition.clone(), *next)).collect(),
             segments: named.iter().cloned().collect(),
             outboxes: owed.outboxes().iter().cloned().collect(),
+            topics: self.topics.iter().map(|(topic, id)| (topic.clone(), *id)).collect(),
         }
     }
 

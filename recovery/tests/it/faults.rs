@@ -372,7 +372,7 @@ fn a_newer_format_is_refused_with_both_versions() {
     disk.plant(&name, &bytes);
     let error = start(&disk, &options(2, 1, 1)).expect_err("nobody knows version 9");
     assert_eq!((error.code(), error.class().exit_code()), ("STATE_VERSION_UNSUPPORTED", 78));
-    assert!(error.to_string().contains("version 9") && error.to_string().contains("up to 2"), "{error}");
+    assert!(error.to_string().contains("version 9") && error.to_string().contains("up to 3"), "{error}");
 }
 
 // S4

@@ -47,3 +47,29 @@ fn rows_and_offsets_come_back_on_any_number_of_workers_and_processes() {
         }
     }
 }
+
+// K10 S13
+#[test]
+fn topic_ids_stand_in_every_record_and_a_topic_that_begins_anew_loses_its_offsets() {
+    let storage: Arc<dyn Storage> = Arc::new(FaultyStorage::new());
+    let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+    let at = |topic: &str, partition, next| (TopicPartition::new(topic, partition), NextOffset(next));
+    let mut cluster = Cluster::start(&storage, &options(1, 1, 1)).expect("a start");
+    let publisher = &mut cluster.opened.publisher;
+    publisher.reads([(a.clone(), TopicId(1)), (b.clone(), TopicId(2))], &[]);
+    cluster.commit(Epoch(1), vec![at("a", 0, 10), at("a", 1, 20), at("b", 0, 30)]).expect("a commit");
+    drop(cluster);
+
+    let mut cluster = Cluster::start(&storage, &options(2, 1, 1)).expect("a start");
+    let resume = &cluster.opened.resume;
+    assert_eq!((resume.topic("a"), resume.topic("b")), (Some(TopicId(1)), Some(TopicId(2))));
+    assert_eq!(resume.topic("c"), None);
+    cluster.opened.publisher.reads([(a.clone(), TopicId(7))], std::slice::from_ref(&a));
+    cluster.commit(Epoch(2), vec![at("a", 0, 3)]).expect("a commit");
+    drop(cluster);
+
+    let cluster = Cluster::start(&storage, &options(3, 1, 1)).expect("a start");
+    let resume = &cluster.opened.resume;
+    assert_eq!(resume.offsets, [at("a", 0, 3), at("b", 0, 30)], "a:1 was a partition of the old topic");
+    assert_eq!(resume.topics, [(a, TopicId(7)), (b, TopicId(2))]);
+}

@@ -62,6 +62,9 @@ impl KafkaReader {
             // Asked only before a start.
             Reply::Members { .. } => {}
             Reply::Topics { tag, result } => {
+                if self.on_log_topic(tag, &result, now)? {
+                    return Ok(());
+                }
                 if let Some(connected) = &mut self.connected {
                     connected.topics.answered(tag, result, now)?;
                 }

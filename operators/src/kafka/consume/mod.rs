@@ -24,7 +24,7 @@ use super::arena::Arena;
 use super::config::{ConsumerConfig, IsolationLevel};
 use super::raw::{Client, Kind, Message, PartitionList, Queue, Reply};
 use super::reaper;
-use super::topics::TopicWatch;
+use super::topics::{KnownTopic, TopicWatch};
 use super::wake::{Ready, Wake};
 use crate::element::PartitionId;
 use crate::fault::Fault;
@@ -121,6 +121,7 @@ pub struct KafkaReader {
     ends_due: Instant,
     cached_ends_due: Instant,
     searches: Vec<Search>,
+    known_topics: Vec<KnownTopic>,
     next_tag: usize,
 }
 
@@ -153,6 +154,7 @@ impl KafkaReader {
             ends_due: now,
             cached_ends_due: now,
             searches: Vec::new(),
+            known_topics: Vec::new(),
             next_tag: 0,
         };
         if !partitions.is_empty() {
@@ -218,12 +220,12 @@ impl KafkaReader {
         Ok(())
     }
 
-    /// The topics whose growth or loss this reader watches are known to have this many partitions; more are
-    /// announced once as `PARTITIONS_ADDED`.
-    pub fn expect_partitions(&mut self, counts: &[(Arc<str>, usize)]) {
+    /// What the start knew of the input topics: a reader watches some of them, and says what has changed since.
+    pub fn expect_topics(&mut self, known: &[KnownTopic]) {
         if let Some(connected) = &mut self.connected {
-            connected.topics.expect(counts);
+            connected.topics.expect(known);
         }
+        self.known_topics = known.to_vec();
     }
 
     fn index(&self, partition: PartitionId) -> usize {
@@ -299,6 +301,10 @@ impl SourceReader for KafkaReader {
 
     fn lost(&self, partition: PartitionId) -> u64 {
         self.inputs[self.index(partition)].lost
+    }
+
+    fn partitions_added(&self) -> u64 {
+        self.connected.as_ref().map_or(0, |connected| connected.topics.added())
     }
 
     fn hold(&mut self, partition: PartitionId, held: bool) {

@@ -4,29 +4,42 @@
 //! log's start, records were deleted before they were read: the policy decides, and the loss is counted. Beyond its end,
 //! the log was cut off (by an unclean change of its leader) or the topic was made again: the offsets before the position mean
 //! other records now, wherever one went on, so no policy covers it and the run ends. So it does when the client saw
-//! that the log was cut off and it has grown past the position since.
+//! that the log was cut off and it has grown past the position since. Which of the two it was, the topic's id tells.
 
-use super::super::raw::{Code, Isolation, Message, OffsetSpec, PartitionList, PartitionOffset};
+use super::super::raw::{
+    Code, Isolation, Message, OffsetSpec, PartitionList, PartitionOffset, TopicDescription,
+};
+use super::super::topics::made_again;
 use super::{ENDS_EVERY, ENDS_TIMEOUT, KafkaReader, OutOfRange};
 use crate::fault::Fault;
 use std::time::Instant;
-use tidegate_recovery::{ErrorClass, TopicPartition};
+use tidegate_recovery::{ErrorClass, TopicId, TopicPartition};
 
-/// A partition whose offset was not there, until both ends of its log are known.
+/// A partition whose offset was not there, until both ends of its log and its topic are known.
 pub(super) struct Search {
     input: usize,
     /// The client saw that the log was cut off.
     cut_off: bool,
     due: Instant,
-    start: Question,
-    end: Question,
+    start: Question<i64>,
+    end: Question<i64>,
+    topic: Question<Option<TopicId>>,
 }
 
-/// One end of a log.
-#[derive(Default)]
-struct Question {
+/// One thing that is asked.
+struct Question<T> {
     tag: Option<usize>,
-    answer: Option<i64>,
+    answer: Option<T>,
+}
+
+impl<T> Question<T> {
+    fn asked(tag: Option<usize>) -> Question<T> {
+        Question { tag, answer: None }
+    }
+
+    fn has(&self, tag: usize) -> bool {
+        self.tag == Some(tag)
+    }
 }
 
 /// What becomes of a partition.
@@ -71,11 +84,12 @@ impl KafkaReader {
         }
         if self.searches.iter().all(|search| search.input != index) {
             let cut_off = event.error_text().contains(&Code::LOG_TRUNCATION.to_string());
-            let (start, end) = Default::default();
-            self.searches.push(Search { input: index, cut_off, due: now, start, end });
+            let (start, end, topic) = (Question::asked(None), Question::asked(None), Question::asked(None));
+            self.searches.push(Search { input: index, cut_off, due: now, start, end, topic });
         }
     }
 
+    /// Asks for what is not known yet, of all searches that are due.
     pub(super) fn ask_for_logs(&mut self, now: Instant) {
         let Some(connected) = &self.connected else { return };
         for search in self.searches.iter_mut().filter(|search| now >= search.due) {
@@ -85,7 +99,7 @@ impl KafkaReader {
                 [(&mut search.start, OffsetSpec::Earliest), (&mut search.end, OffsetSpec::Latest)];
             for (question, spec) in questions {
                 self.next_tag += 1;
-                *question = Question { tag: Some(self.next_tag), answer: None };
+                *question = Question::asked(Some(self.next_tag));
                 // The log's end is where it is written next, also under `read_committed`.
                 let isolation = Isolation::Uncommitted;
                 let tag = self.next_tag;
@@ -94,6 +108,12 @@ impl KafkaReader {
                 {
                     tracing::warn!(error, %partition, "the ends of the log could not be asked for");
                 }
+            }
+            self.next_tag += 1;
+            search.topic = Question::asked(Some(self.next_tag));
+            if let Err(error) = connected.replies.ask_topics([&*partition.topic], ENDS_TIMEOUT, self.next_tag)
+            {
+                tracing::warn!(error, %partition, "the topic could not be asked for");
             }
         }
     }
@@ -104,27 +124,60 @@ impl KafkaReader {
         result: Result<Vec<PartitionOffset>, String>,
         now: Instant,
     ) -> Result<(), Fault> {
-        let is_asked = |search: &Search| [search.start.tag, search.end.tag].contains(&Some(tag));
+        let is_asked = |search: &Search| search.start.has(tag) || search.end.has(tag);
         let Some(place) = self.searches.iter().position(is_asked) else { return Ok(()) };
         let search = &mut self.searches[place];
-        let question = if search.start.tag == Some(tag) { &mut search.start } else { &mut search.end };
+        let question = if search.start.has(tag) { &mut search.start } else { &mut search.end };
         match one_offset(result) {
             Ok(offset) => question.answer = Some(offset),
-            Err(error) => {
-                tracing::warn!(error, "the ends of a log were not answered");
-                search.due = now + ENDS_EVERY;
-                return Ok(());
-            }
+            Err(error) => search.again(&error, now),
         }
-        let (Some(start), Some(end)) = (search.start.answer, search.end.answer) else { return Ok(()) };
-        let search = self.searches.swap_remove(place);
-        // Records may be deleted between the two answers.
-        self.decide(&search, start, end.max(start))
+        self.decide_if_known(place)
     }
 
-    fn decide(&mut self, search: &Search, start: i64, end: i64) -> Result<(), Fault> {
+    /// Whether `tag` is a question for the topic of a search; if so, takes the answer.
+    pub(super) fn on_log_topic(
+        &mut self,
+        tag: usize,
+        result: &Result<Vec<TopicDescription>, String>,
+        now: Instant,
+    ) -> Result<bool, Fault> {
+        let Some(place) = self.searches.iter().position(|search| search.topic.has(tag)) else {
+            return Ok(false);
+        };
+        let search = &mut self.searches[place];
+        match result.as_ref().map(|topics| topics.first()) {
+            Ok(Some(topic)) if topic.error.is_ok() => search.topic.answer = Some(topic.id),
+            Ok(Some(topic)) => search.again(&topic.error.to_string(), now),
+            Ok(None) => search.again("the answer was empty", now),
+            Err(error) => search.again(error, now),
+        }
+        self.decide_if_known(place)?;
+        Ok(true)
+    }
+
+    fn decide_if_known(&mut self, place: usize) -> Result<(), Fault> {
+        let search = &self.searches[place];
+        let (Some(start), Some(end), Some(id)) =
+            (search.start.answer, search.end.answer, search.topic.answer)
+        else {
+            return Ok(());
+        };
+        let search = self.searches.swap_remove(place);
+        // Records may be deleted between the two answers.
+        self.decide(&search, start, end.max(start), id)
+    }
+
+    fn decide(&mut self, search: &Search, start: i64, end: i64, id: Option<TopicId>) -> Result<(), Fault> {
         let input = &mut self.inputs[search.input];
         let partition = &input.partition;
+        let known = self.known_topics.iter().find(|topic| topic.name == partition.topic);
+        if let Some((was, is)) = known.and_then(|topic| topic.id).zip(id)
+            && was != is
+        {
+            let text = made_again(&partition.topic, was, is);
+            return Err(Fault::new(ErrorClass::Data, text).code("TOPIC_RECREATED"));
+        }
         let refused = |text| Err(Fault::new(ErrorClass::Data, text).code("OFFSET_OUT_OF_RANGE"));
         let (target, lost) = match judge(
             self.options.on_out_of_range,
@@ -167,6 +220,14 @@ impl KafkaReader {
             input.ready.keep();
         }
         Ok(())
+    }
+}
+
+impl Search {
+    /// A question was not answered: all are asked again, a little later.
+    fn again(&mut self, error: &str, now: Instant) {
+        tracing::warn!(error, "what became of a log whose offset is not there was not answered");
+        self.due = now + ENDS_EVERY;
     }
 }
 

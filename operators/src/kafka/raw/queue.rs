@@ -11,7 +11,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Duration;
-use tidegate_recovery::TopicPartition;
+use tidegate_recovery::{TopicId, TopicPartition};
 
 /// What is to be done when an empty queue is no longer empty. It is called on a thread of the client while
 /// the queue is locked: it must be short and must not call the client.
@@ -63,8 +63,8 @@ pub(crate) enum Reply {
 pub(crate) struct TopicDescription {
     pub(crate) name: String,
     pub(crate) error: Code,
-    /// Drawn when the topic was made; 0 where the broker says none.
-    pub(crate) id: u128,
+    /// `None` where the broker says none.
+    pub(crate) id: Option<TopicId>,
     pub(crate) partitions: usize,
 }
 
@@ -359,12 +359,14 @@ unsafe fn describe(topic: *const sys::rd_kafka_TopicDescription_t) -> TopicDescr
         TopicDescription {
             name: CStr::from_ptr(sys::rd_kafka_TopicDescription_name(topic)).to_string_lossy().into_owned(),
             error: if error.is_null() { Code::OK } else { Code::from(sys::rd_kafka_error_code(error)) },
-            id: if id.is_null() {
-                0
-            } else {
-                u128::from(sys::rd_kafka_Uuid_most_significant_bits(id) as u64) << 64
-                    | u128::from(sys::rd_kafka_Uuid_least_significant_bits(id) as u64)
-            },
+            id: (!id.is_null())
+                .then(|| {
+                    let half = |bits: i64| u128::from(bits as u64);
+                    half(sys::rd_kafka_Uuid_most_significant_bits(id)) << 64
+                        | half(sys::rd_kafka_Uuid_least_significant_bits(id))
+                })
+                .filter(|id| *id != 0)
+                .map(TopicId),
             partitions,
         }
     }

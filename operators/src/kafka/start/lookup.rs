@@ -11,14 +11,15 @@
 
 use super::super::config::ConsumerConfig;
 use super::super::raw::{
-    Client, Code, GroupMember, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply, TroubleKind,
+    Client, Code, GroupMember, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply,
+    TopicDescription, TroubleKind,
 };
 use super::super::reaper;
 use crate::fault::Fault;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tidegate_recovery::{ErrorClass, NextOffset, TopicPartition};
+use tidegate_recovery::{ErrorClass, NextOffset, TopicId, TopicPartition};
 
 /// What a partition's log holds: `start` is its oldest offset, `end` the one that is written next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,6 +140,37 @@ impl Lookup {
         partitions.sort();
         partitions.dedup();
         Ok(Found { partitions, missing })
+    }
+
+    /// The ids of the topics, where the brokers tell them.
+    pub fn topic_ids(&mut self, topics: &[String]) -> Result<BTreeMap<Arc<str>, TopicId>, Fault> {
+        let mut pauses = Pauses::new(self.deadline);
+        let mut tag = 0;
+        loop {
+            tag += 1;
+            let timeout = ATTEMPT.min(pauses.left());
+            let replies = self.replies.as_mut().expect("the queue is there until the look-up is dropped");
+            let asked = replies.ask_topics(topics.iter().map(String::as_str), timeout, tag);
+            let answer = asked.and_then(|()| {
+                let answer = wait_for(replies, timeout, |reply| match reply {
+                    Reply::Topics { tag: of, result } if of == tag => Some(result),
+                    _ => None,
+                });
+                answer.unwrap_or_else(|| Err("no answer".to_owned()))
+            });
+            let error = match answer {
+                Err(error) => error,
+                Ok(found) => match found.iter().find(|topic| !topic.error.is_ok()) {
+                    Some(topic) => format!("topic `{}`: {}", topic.name, topic.error),
+                    None => {
+                        let known = |topic: TopicDescription| Some((Arc::from(topic.name), topic.id?));
+                        return Ok(found.into_iter().filter_map(known).collect());
+                    }
+                },
+            };
+            self.refusal(Code::TIMED_OUT)?;
+            pauses.pause(|| self.unavailable_text("the ids of the topics", &error))?;
+        }
     }
 
     /// The group's committed offsets; a partition without one is not in the answer.
