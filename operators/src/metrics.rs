@@ -64,6 +64,8 @@ pub struct PartitionMetrics {
     pub watermark_seconds: RealGauge,
     /// Offsets that were never read, because the broker did not have them any more.
     pub lost: Counter,
+    /// How long the partition has been waiting for the end of an open transaction.
+    pub open_transaction_seconds: RealGauge,
     /// Offset commits that the broker took.
     pub commits: Counter,
     /// Offset commits that failed.
@@ -98,6 +100,7 @@ pub struct Metrics {
     lag: Family<PartitionLabels, Gauge>,
     watermark: Family<PartitionLabels, RealGauge>,
     lost: Family<PartitionLabels, Counter>,
+    open_transaction: Family<PartitionLabels, RealGauge>,
     commits: Family<PartitionLabels, Counter>,
     commit_failures: Family<PartitionLabels, Counter>,
     in_flight_bytes: Family<WorkerLabels, Gauge>,
@@ -145,6 +148,11 @@ impl Metrics {
             lost: page.shows(
                 "lost_offsets",
                 "Offsets that were never read because the broker did not have them any more",
+            ),
+            open_transaction: page.shows_in(
+                Unit::Seconds,
+                "open_transaction",
+                "How long a partition has been waiting for the end of an open transaction",
             ),
             commits: page.shows("commits", "Offset commits that the broker took"),
             commit_failures: page.shows("commit_failures", "Offset commits that failed"),
@@ -194,6 +202,7 @@ impl Metrics {
             lag: self.lag.get_or_create(&labels).clone(),
             watermark_seconds: self.watermark.get_or_create(&labels).clone(),
             lost: self.lost.get_or_create(&labels).clone(),
+            open_transaction_seconds: self.open_transaction.get_or_create(&labels).clone(),
             commits: self.commits.get_or_create(&labels).clone(),
             commit_failures: self.commit_failures.get_or_create(&labels).clone(),
         }

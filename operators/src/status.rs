@@ -36,7 +36,7 @@ pub struct PartitionStatus {
     /// The partition's watermark, where event time is set.
     pub watermark: Option<EventTime>,
     /// Why it is not read at the moment.
-    pub held: Option<&'static str>,
+    pub held: Option<String>,
     /// Offsets that were never read since the run began, because the broker did not have them any more.
     pub lost: u64,
     /// Offset commits that the broker took.

@@ -58,6 +58,7 @@ impl Case {
             producer_brokers: self.kafka.bootstrap().to_owned(),
             group: self.group.clone(),
             topics: self.input.clone(),
+            more_topics: Vec::new(),
             consumer: vec!["auto_offset_reset: earliest".into(), "delivery: at_least_once".into()],
             producer: Vec::new(),
             top: Vec::new(),
@@ -102,6 +103,8 @@ pub(crate) struct FlowText {
     pub(crate) producer_brokers: String,
     pub(crate) group: String,
     pub(crate) topics: String,
+    /// Further topics that are read.
+    pub(crate) more_topics: Vec<String>,
     /// Further lines of `kafka.consumer`.
     pub(crate) consumer: Vec<String>,
     /// Further lines of `kafka.producer`.
@@ -162,6 +165,11 @@ impl FlowText {
         self
     }
 
+    pub(crate) fn also_reading(mut self, topic: &str) -> FlowText {
+        self.more_topics.push(topic.to_owned());
+        self
+    }
+
     pub(crate) fn named(mut self, name: &str) -> FlowText {
         self.name = name.to_owned();
         self
@@ -180,7 +188,8 @@ impl FlowText {
         }
         text += "kafka:\n  consumer:\n";
         text += &format!("    brokers: [{:?}]\n    group_id: {}\n", self.consumer_brokers, self.group);
-        text += &format!("    topics: [{:?}]\n", self.topics);
+        let topics: Vec<&String> = std::iter::once(&self.topics).chain(&self.more_topics).collect();
+        text += &format!("    topics: {topics:?}\n");
         for line in &self.consumer {
             text += &format!("    {line}\n");
         }

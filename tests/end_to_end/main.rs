@@ -22,6 +22,7 @@ mod keys;
 mod limits;
 mod log_gaps;
 mod mistakes;
+mod open_transactions;
 mod out_of_range;
 mod ownership;
 mod pass_through;

@@ -2,8 +2,10 @@
 
 mod desk;
 mod in_flight;
+mod open_transaction;
 mod operator;
 mod reader;
+mod shown;
 
 pub use desk::{InputDesk, InputPosition, SkewGroup};
 pub use in_flight::{Bite, InFlight};

@@ -19,12 +19,13 @@ use crate::ending::SourceEnding;
 use crate::fault::Fault;
 use crate::metrics::{PartitionMetrics, WorkerMetrics};
 use crate::process::DeliveryGuarantee;
-use crate::source::desk::{InputPosition, SkewGroup};
+use crate::source::desk::SkewGroup;
 use crate::source::in_flight::{Bite, InFlight};
+use crate::source::open_transaction::TransactionWait;
 use crate::source::{CommitOutcome, SourceBatch, SourceReader};
 use crate::time::Time;
 use crate::wake::WakeUp;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -107,12 +108,14 @@ impl Hand {
 }
 
 /// A partition of the source.
-struct Input {
-    id: PartitionId,
-    metrics: PartitionMetrics,
+pub(super) struct Input {
+    pub(super) id: PartitionId,
+    pub(super) metrics: PartitionMetrics,
     marked: Option<NextOffset>,
-    last_read: Option<Epoch>,
-    held: bool,
+    pub(super) last_read: Option<Epoch>,
+    /// Too far ahead of the slowest.
+    pub(super) held: bool,
+    pub(super) waits: TransactionWait,
 }
 
 /// What was read under `at_most_once` and waits for the broker's answer.
@@ -126,20 +129,20 @@ struct Unconfirmed {
     committed: BTreeMap<PartitionId, NextOffset>,
 }
 
-struct Source<R> {
-    context: WorkerContext,
+pub(super) struct Source<R> {
+    pub(super) context: WorkerContext,
     step: StepHandle,
-    reader: Rc<RefCell<R>>,
+    pub(super) reader: Rc<RefCell<R>>,
     hand: Option<Hand>,
-    inputs: Vec<Input>,
-    flight: InFlight,
-    worker_metrics: WorkerMetrics,
+    pub(super) inputs: Vec<Input>,
+    pub(super) flight: InFlight,
+    pub(super) worker_metrics: WorkerMetrics,
     /// What the gauge of the process has of this reader.
-    partitions_added: Cell<u64>,
+    pub(super) partitions_added: u64,
     ending: Rc<SourceEnding>,
     skew: Rc<SkewGroup>,
     unconfirmed: Option<Unconfirmed>,
-    bite: Option<Bite>,
+    pub(super) bite: Option<Bite>,
     /// The limit that the log has named last.
     said: Option<Bite>,
     started: bool,
@@ -170,12 +173,13 @@ impl<R: SourceReader> Source<R> {
                 marked: None,
                 last_read: None,
                 held: false,
+                waits: TransactionWait::default(),
             })
             .collect();
         let at_most_once = process.delivery == DeliveryGuarantee::AtMostOnce;
         Source {
             worker_metrics: process.metrics.worker(context.worker().0),
-            partitions_added: Cell::new(0),
+            partitions_added: 0,
             ending: context.ending_desk().add_source(),
             skew: context.input_desk().group(settings.skew_group),
             unconfirmed: at_most_once.then(Unconfirmed::default),
@@ -190,16 +194,6 @@ impl<R: SourceReader> Source<R> {
             started: false,
             failed: false,
             polled: Vec::new(),
-        }
-    }
-
-    /// Says where the run begins: the lag of a partition counts from there until something is committed.
-    fn show_start(&self) {
-        let process = self.context.process();
-        let reader = self.reader.borrow();
-        for input in &self.inputs {
-            let start = reader.position(input.id);
-            process.status.partition(&process.inputs, input.id, |partition| partition.start = Some(start));
         }
     }
 
@@ -450,21 +444,6 @@ impl<R: SourceReader> Source<R> {
         }
     }
 
-    fn look_at_positions(&self) {
-        let until_end = self.context.process().until_end;
-        let reader = self.reader.borrow();
-        for input in &self.inputs {
-            let position = InputPosition {
-                position: reader.position(input.id),
-                readable_end: reader.readable_end(input.id),
-                log_end: reader.log_end(input.id),
-                last_read: input.last_read,
-                ended: until_end && reader.position(input.id) >= reader.end_at_start(input.id),
-            };
-            self.context.input_desk().set(input.id, position);
-        }
-    }
-
     fn is_at_end(&self) -> bool {
         let reader = self.reader.borrow();
         self.inputs.iter().all(|input| reader.position(input.id) >= reader.end_at_start(input.id))
@@ -517,51 +496,6 @@ impl<R: SourceReader> Source<R> {
             );
         }
         self.context.process().status.worker(self.context.worker().0, |worker| worker.limit = limit);
-    }
-
-    /// Once per epoch: what `/status` and `/metrics` show.
-    fn show(&self, epoch: Epoch) {
-        let process = self.context.process();
-        let reader = self.reader.borrow();
-        for input in &self.inputs {
-            let position = reader.position(input.id);
-            let (readable_end, log_end) = (reader.readable_end(input.id), reader.log_end(input.id));
-            input.metrics.position.set(position.0);
-            let lost = reader.lost(input.id);
-            input.metrics.lost.inc_by(lost.saturating_sub(input.metrics.lost.get()));
-            let held = if input.held {
-                Some("max_skew")
-            } else if readable_end.is_some_and(|end| position >= end)
-                && log_end.is_some_and(|end| position < end)
-            {
-                Some("open transaction")
-            } else {
-                None
-            };
-            process.status.partition(&process.inputs, input.id, |partition| {
-                partition.position = Some(position);
-                partition.readable_end = readable_end;
-                partition.log_end = log_end;
-                partition.held = held;
-                partition.lost = lost;
-                if let Some(end) = log_end {
-                    let done = partition.committed.or(partition.start).unwrap_or(position);
-                    input.metrics.lag.set((end.0 - done.0).max(0));
-                }
-            });
-        }
-        // Several workers may watch a topic each: the process shows the sum.
-        let added = reader.partitions_added();
-        process.metrics.partitions_added.inc_by((added - self.partitions_added.replace(added)) as i64);
-        let (records, bytes) = (self.flight.records(), self.flight.bytes());
-        self.worker_metrics.in_flight_records.set(records as i64);
-        self.worker_metrics.in_flight_bytes.set(bytes as i64);
-        self.worker_metrics.epoch.set(epoch.0 as i64);
-        process.status.worker(self.context.worker().0, |worker| {
-            worker.epoch = epoch;
-            worker.in_flight_records = records;
-            worker.in_flight_bytes = bytes;
-        });
     }
 
     /// Sabotage of rule 2.2: the source commits what is durable, and never sees the last epoch.
