@@ -10,28 +10,40 @@ use std::time::{Duration, Instant};
 static CLOSING: Mutex<Vec<(u64, String)>> = Mutex::new(Vec::new());
 static CLOSED: Condvar = Condvar::new();
 
+/// A client that is not closed yet. Whoever lets a thread own a client that may be stuck in a call has one of these, so that
+/// [`wait`] names it; dropping it says that the client is closed, or that nobody needs to wait for it.
+pub(crate) struct Open {
+    id: u64,
+    name: String,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        CLOSING.lock().unwrap_or_else(PoisonError::into_inner).retain(|(id, _)| *id != self.id);
+        CLOSED.notify_all();
+    }
+}
+
+/// `name` says in the log which client it is.
+pub(crate) fn open(name: String) -> Open {
+    let mut closing = CLOSING.lock().unwrap_or_else(PoisonError::into_inner);
+    let id = closing.last().map_or(0, |(last, _)| last + 1);
+    closing.push((id, name.clone()));
+    Open { id, name }
+}
+
 /// Runs `close` on a thread of its own. `name` says in the log what is being closed.
 pub(crate) fn close(name: String, close: impl FnOnce() + Send + 'static) {
-    let id = {
-        let mut closing = CLOSING.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = closing.last().map_or(0, |(last, _)| last + 1);
-        closing.push((id, name.clone()));
-        id
-    };
-    /// Takes the entry away also when `close` panics.
-    struct Done(u64);
-    impl Drop for Done {
-        fn drop(&mut self) {
-            CLOSING.lock().unwrap_or_else(PoisonError::into_inner).retain(|(id, _)| *id != self.0);
-            CLOSED.notify_all();
-        }
-    }
-    let done = Done(id);
+    close_open(open(name), close);
+}
+
+/// The same for what is known to be open.
+pub(crate) fn close_open(open: Open, close: impl FnOnce() + Send + 'static) {
     let work = move || {
-        let _done = done;
         let begin = Instant::now();
         close();
-        tracing::debug!(client = name, took_ms = begin.elapsed().as_millis() as u64, "client closed");
+        tracing::debug!(client = open.name, took_ms = begin.elapsed().as_millis() as u64, "client closed");
+        drop(open);
     };
     if let Err(error) = std::thread::Builder::new().name("reaper".into()).spawn(work) {
         // The closure is gone with the error, and with it the client: it was closed here, in place.
@@ -39,7 +51,7 @@ pub(crate) fn close(name: String, close: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Waits until every client that was handed over is closed, at most `deadline`. Returns the names of those that
+/// Waits until every client that was handed over, or is known to be open, is closed, at most `deadline`. Returns the names of those that
 /// are not.
 pub fn wait(deadline: Duration) -> Vec<String> {
     let closing = CLOSING.lock().unwrap_or_else(PoisonError::into_inner);

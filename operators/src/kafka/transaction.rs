@@ -17,8 +17,9 @@
 //! transaction and never alone.
 
 use super::config::ProducerConfig;
-use super::produce::{close, message_error, new_client, no_topic, size_of, timestamp_to_write};
+use super::produce::{message_error, new_client, no_topic, size_of, timestamp_to_write};
 use super::raw::{Client, Code, Message, Outgoing, PartitionList, Queue, Topic, TransactionError};
+use super::reaper::{self, Open};
 use crate::fault::Fault;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -62,10 +63,14 @@ pub struct TransactionalProducer {
     client: Option<Arc<Client>>,
     /// How long a transaction may take.
     timeout: Duration,
+    /// How long one answer is waited for.
+    answer_timeout: Duration,
     /// Of the transaction that is open.
     began: Option<Instant>,
     /// What the client had missed when it was initialised.
     unanswered: u64,
+    /// Says to the reaper that the client is not closed.
+    open: Option<Open>,
     on_their_way: OnTheirWay,
     records_max: usize,
     refused: Vec<RefusedRow>,
@@ -119,8 +124,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const SETTLE: Duration = Duration::from_secs(5);
 
 impl TransactionalProducer {
-    /// Makes the client and initialises its transactions, which takes at most `timeout`: whatever the id had open is
-    /// aborted, and whoever had it is fenced.
+    /// Makes the client and initialises its transactions: whatever the id had open is aborted, and whoever had it is fenced.
+    /// The answer is waited for at most `timeout`, and so are later ones; records have the time that their transaction has.
     pub fn initialise(
         config: &ProducerConfig,
         id: &str,
@@ -138,8 +143,10 @@ impl TransactionalProducer {
             reports: Some(Queue::of_producer(&client)),
             client: Some(client.clone()),
             timeout: transaction_timeout,
+            answer_timeout: timeout,
             began: None,
             unanswered: 0,
+            open: Some(reaper::open(format!("producer {id}"))),
             on_their_way: OnTheirWay::default(),
             records_max: config.in_flight_records,
             refused: Vec::new(),
@@ -209,7 +216,7 @@ impl TransactionalProducer {
     ) -> Result<(), TransactionTrouble> {
         let list = PartitionList::new(offsets.iter().map(|(partition, next)| (partition, next.0)));
         self.client()
-            .send_offsets_to_transaction(&list, group, self.left())
+            .send_offsets_to_transaction(&list, group, self.left().min(self.answer_timeout))
             .map_err(|error| self.trouble(error, "send the offsets"))
     }
 
@@ -218,7 +225,8 @@ impl TransactionalProducer {
         while self.on_their_way.len() > 0 && self.refused.is_empty() && self.failed.is_none() {
             self.wait_for_room()?;
         }
-        self.client().commit_transaction(self.left()).map_err(|error| self.trouble(error, "commit"))?;
+        let timeout = self.left().min(self.answer_timeout);
+        self.client().commit_transaction(timeout).map_err(|error| self.trouble(error, "commit"))?;
         self.began = None;
         Ok(())
     }
@@ -351,8 +359,11 @@ impl Drop for TransactionalProducer {
         // Topics and queue live inside the client and go first, here.
         self.topics.clear();
         self.reports = None;
-        if let Some(client) = self.client.take() {
-            close(format!("producer {}", self.id), client);
+        if let Some((client, open)) = self.client.take().zip(self.open.take()) {
+            reaper::close_open(open, move || {
+                client.purge();
+                drop(client);
+            });
         }
     }
 }

@@ -117,7 +117,10 @@ fn a_producer_that_is_dropped_leaves_its_transaction_to_the_next() {
     producer.send_offsets(&topic, &[(TopicPartition::new(&topic, 0), NextOffset(1))]).unwrap();
     wait::until("the records are in the log", SOON, || (kafka().log_bounds(&topic)[&0].1 == 2).then_some(()));
     drop(producer);
-    assert_eq!(tidegate_operators::kafka::reaper::wait(SOON), Vec::<String>::new());
+    wait::until("the client is closed", SOON, || {
+        let open = tidegate_operators::kafka::reaper::wait(Duration::ZERO);
+        open.iter().all(|client| !client.contains(&topic)).then_some(())
+    });
     let bounds = (kafka().log_bounds(&topic)[&0].1, kafka().stable_bounds(&topic)[&0].1);
     assert_eq!(bounds, (2, 0), "the transaction is still open");
     let mut next = initialise(kafka(), &topic);

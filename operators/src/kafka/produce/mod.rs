@@ -264,7 +264,7 @@ pub(super) fn message_error(message: &Message) -> Option<(Code, String)> {
 }
 
 /// What is still with the client was not acknowledged, so nobody counts on it.
-pub(super) fn close(name: String, client: Arc<Client>) {
+fn close(name: String, client: Arc<Client>) {
     reaper::close(name, move || {
         client.purge();
         drop(client);

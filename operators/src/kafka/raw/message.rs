@@ -134,6 +134,9 @@ pub(crate) struct Topic {
     client: Option<Arc<Client>>,
 }
 
+// SAFETY: librdkafka's topic handles lock and count their references; any thread may use and destroy one.
+unsafe impl Send for Topic {}
+
 /// A record on its way out. Everything is copied by the library.
 pub(crate) struct Outgoing<'a> {
     /// `None` leaves it to the client's partitioner.

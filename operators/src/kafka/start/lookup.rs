@@ -9,7 +9,7 @@
 //!
 //! These calls wait: they belong to the start of a process, not to a worker that runs.
 
-use super::super::config::ConsumerConfig;
+use super::super::config::{ConsumerConfig, IsolationLevel};
 use super::super::raw::{
     Client, Code, GroupMember, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply,
     TopicDescription, TroubleKind,
@@ -62,6 +62,8 @@ impl Lookup {
     /// A client for questions; it contacts the cluster with the first. All questions together may take until
     /// `deadline`.
     pub fn new(config: &ConsumerConfig, deadline: Duration) -> Result<Lookup, Fault> {
+        // So that the group's offsets are those behind every transaction that is ending (no record is read here).
+        let config = ConsumerConfig { isolation: IsolationLevel::ReadCommitted, ..config.clone() };
         let client = Client::new(Kind::Consumer, &config.properties("-start", 1), 0)
             .map_err(|error| Fault::new(ErrorClass::Config, format!("the kafka consumer: {error}")))?;
         Ok(Lookup {
