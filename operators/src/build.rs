@@ -108,7 +108,11 @@ impl<'s> FlowBuild<'s> {
             acknowledgements.clone(),
             self.volatile.into_inner(),
         );
-        let parts = commit::write_snapshots(self.scope, &self.context, rows, acknowledgements.clone());
+        let sinks = acknowledgements.clone();
+        let parts = match self.context.process().direct.clone() {
+            Some(direct) => commit::publish_directly(self.scope, &self.context, direct, rows, sinks),
+            None => commit::write_snapshots(self.scope, &self.context, rows, sinks),
+        };
         let durable = commit::commit_epochs(self.scope, &self.context, parts, acknowledgements);
         if let Some(output) = self.context.process().output.clone() {
             commit::publish_output(self.scope, &self.context, output, durable.clone());

@@ -115,6 +115,8 @@ impl WorkerContext {
     ) -> WorkerContext {
         let first = process.schedule.first;
         let durable = Epoch(first.0.saturating_sub(1));
+        let outbox =
+            if process.direct.is_some() { OutboxDesk::by_partition() } else { OutboxDesk::default() };
         WorkerContext(Rc::new(Inner {
             process,
             worker,
@@ -124,7 +126,7 @@ impl WorkerContext {
             durable: Cell::new(durable),
             durable_watchers: RefCell::default(),
             published: Cell::new(durable),
-            outbox: OutboxDesk::default(),
+            outbox,
             acknowledged: Cell::new(Some(first)),
             volatile_holds: RefCell::default(),
             volatile_records: Cell::new(0),
@@ -237,7 +239,7 @@ impl WorkerContext {
     }
 
     /// The newest commit epoch with which nothing is left to do: it is durable and, where output is published by way
-    /// of the store, published by every process.
+    /// of the store, published by every process. (Without a store it is durable when it is published.)
     pub fn done(&self) -> Epoch {
         if self.0.process.output.is_some() { self.0.published.get() } else { self.durable() }
     }
@@ -250,6 +252,14 @@ impl WorkerContext {
     /// What exactly-once sinks of this worker have to publish.
     pub fn outbox(&self) -> &OutboxDesk {
         &self.0.outbox
+    }
+
+    /// Bytes of output that wait for the ends of their epochs, or, without a store, for their transactions: this worker's
+    /// part of them.
+    pub fn outbox_bytes(&self) -> usize {
+        let process = &self.0.process;
+        let of_process = process.direct.as_ref().map_or(0, |direct| direct.bytes());
+        self.0.outbox.bytes() + of_process / process.workers_per_process
     }
 
     /// Wakes the operator behind `activator` whenever an epoch becomes durable.

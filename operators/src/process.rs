@@ -1,7 +1,7 @@
 //! What the worker threads of one process share in one generation.
 
 use crate::clock::{Clock, EpochClock};
-use crate::commit::{OffsetMarks, OutputIo, SnapshotIo};
+use crate::commit::{DirectIo, OffsetMarks, OutputIo, SnapshotIo};
 use crate::fault::{Fault, Faults};
 use crate::inputs::InputTable;
 use crate::limits::{Limits, SinkLoad};
@@ -75,6 +75,8 @@ pub struct ProcessContext {
     pub snapshots: Option<Arc<dyn SnapshotIo>>,
     /// Publishes output by way of the store, where delivery is exactly once and there is one.
     pub output: Option<Arc<dyn OutputIo>>,
+    /// Publishes output without a store, where delivery is exactly once and there is none.
+    pub direct: Option<Arc<dyn DirectIo>>,
     /// Whether this process is still in charge.
     pub standing: StandingCheck,
     /// Figures.
@@ -116,6 +118,7 @@ impl ProcessContext {
             offsets,
             snapshots: None,
             output: None,
+            direct: None,
             standing: Arc::new(|| Ok(())),
             metrics: Arc::new(Metrics::new()),
             status: StatusBoard::new(Generation(1)),
@@ -126,6 +129,11 @@ impl ProcessContext {
     /// Whether offsets travel in transactions, together with what was made of their records, and never alone.
     pub fn commits_in_transactions(&self) -> bool {
         self.delivery == DeliveryGuarantee::ExactlyOnce
+    }
+
+    /// Whether output is published in transactions, by way of the store or without one.
+    pub fn publishes_output(&self) -> bool {
+        self.output.is_some() || self.direct.is_some()
     }
 
     /// The clock.

@@ -1,6 +1,8 @@
-//! What the dataflow needs of the recovery store.
+//! What the dataflow needs of the recovery store, and of whoever publishes output.
 
+use crate::element::PartitionId;
 use crate::fault::Fault;
+use crate::sink::PartitionOutput;
 use tidegate_recovery::{
     Epoch, NextOffset, OutputBuffer, Part, RecordNumber, RowBuffer, Slot, TopicPartition,
 };
@@ -86,4 +88,31 @@ pub trait OutputIo: Send + Sync + 'static {
 
     /// On process 0: commit records need not name this slot's outboxes up to this epoch any more.
     fn forget(&self, slot: Slot, epoch: Epoch);
+}
+
+/// What the publication without a store says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DirectNews {
+    /// The group's offset of a partition was committed together with the output up to it.
+    Committed(PartitionId, NextOffset),
+    /// Everything of this process up to this commit epoch is published. Said for every commit epoch, in ascending order.
+    Published(Epoch),
+}
+
+/// The publication of output without a store, as the worker threads of one process see it: each input partition has a
+/// transaction of its own per commit epoch. No call blocks: threads behind it own the transactional producers.
+pub trait DirectIo: Send + Sync + 'static {
+    /// Whom to wake when there is news. Called once, on the first worker thread.
+    fn wake_with(&self, activator: SyncActivator);
+
+    /// The output of one worker thread of this process in a commit epoch, by input partition. Every worker thread calls this
+    /// once for every commit epoch, in ascending order, also with nothing; when all have, it is published, together with where
+    /// the partitions go on.
+    fn submit(&self, epoch: Epoch, output: Vec<(PartitionId, PartitionOutput)>);
+
+    /// The news since the last call.
+    fn news(&self) -> Result<Vec<DirectNews>, Fault>;
+
+    /// Bytes of output that was submitted and is not published.
+    fn bytes(&self) -> usize;
 }

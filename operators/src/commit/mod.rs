@@ -6,9 +6,11 @@
 //! the epoch, publishes the record, and broadcasts "durable". [`receive_durable`] on every worker commits offsets
 //! and wakes whoever reads the durable epoch.
 //!
-//! Without a store the same operators run without files: an epoch is durable when the frontiers have left it.
+//! Without a store the same operators run without files: an epoch is durable when the frontiers have left it; under exactly once,
+//! when [`publish_directly`] has also published its output and offsets, a transaction for each input partition.
 
 mod committer;
+mod direct;
 mod io;
 mod offsets;
 mod progress;
@@ -18,7 +20,8 @@ mod schedule;
 mod writer;
 
 pub use committer::{CommitAction, Committer, Durable, DurableStream, commit_epochs};
-pub use io::{OutputIo, PublicationNews, PublishedEpoch, SnapshotIo, WrittenPart};
+pub use direct::publish_directly;
+pub use io::{DirectIo, DirectNews, OutputIo, PublicationNews, PublishedEpoch, SnapshotIo, WrittenPart};
 pub use offsets::OffsetMarks;
 pub use progress::watch_progress;
 pub use publication::publish_output;

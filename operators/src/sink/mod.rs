@@ -9,5 +9,5 @@ mod writer;
 
 pub use lines::LineWriter;
 pub use operator::sink;
-pub use outbox::{OutboxDesk, OutboxWriter, TopicLimits};
+pub use outbox::{OutboxDesk, OutboxWriter, PartitionOutput, TopicLimits};
 pub use writer::{Refused, SinkWriter, Ticket};

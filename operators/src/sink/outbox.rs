@@ -4,17 +4,20 @@
 //! part of the epoch's snapshot, which is durable together with the state and the offsets that belong to it, and is published
 //! afterwards. What the topic would refuse is refused here, while the step's `on_error` can still speak.
 //!
+//! Without a store, where every input partition has a transaction of its own ([`crate::commit::DirectIo`]), there is a buffer for
+//! each partition that the records were read from, and the end of the commit epoch hands it to the publication.
+//!
 //! What waits in the buffers counts against `in_flight_bytes`: sources stop polling, and since epochs close by the
 //! clock the buffers are written and go.
 
-use crate::element::{Element, Record};
+use crate::element::{Element, PartitionId, Record};
 use crate::fault::Fault;
 use crate::sink::{Refused, SinkWriter, Ticket};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tidegate_recovery::outbox::OutputRow;
+use tidegate_recovery::outbox::{DestinationNumber, OutputRow};
 use tidegate_recovery::{Epoch, EpochSchedule, ErrorClass, OutputBuffer, StepId};
 use timely::scheduling::SyncActivator;
 
@@ -27,21 +30,51 @@ pub struct TopicLimits {
     pub ahead_max_ms: Option<i64>,
 }
 
+/// Output of one input partition in one commit epoch.
+#[derive(Clone, Debug, Default)]
+pub struct PartitionOutput {
+    /// The rows, in their order.
+    pub rows: OutputBuffer,
+    /// For each row, the offset of the record that it was made of.
+    pub offsets: Vec<i64>,
+}
+
+impl PartitionOutput {
+    /// Bytes that it takes in memory.
+    pub fn bytes(&self) -> usize {
+        self.rows.as_bytes().len() + self.offsets.len() * size_of::<i64>()
+    }
+}
+
 /// The buffers of one worker, by commit epoch. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct OutboxDesk(Rc<Desk>);
 
 #[derive(Debug, Default)]
 struct Desk {
-    open: RefCell<BTreeMap<Epoch, OutputBuffer>>,
+    /// By input partition where each has a transaction of its own; else all under [`PartitionId::NONE`].
+    open: RefCell<BTreeMap<Epoch, Vec<(PartitionId, PartitionOutput)>>>,
+    by_partition: bool,
     bytes: Cell<usize>,
 }
 
 impl OutboxDesk {
+    /// A desk that keeps the output of each input partition apart.
+    pub fn by_partition() -> OutboxDesk {
+        OutboxDesk(Rc::new(Desk { by_partition: true, ..Desk::default() }))
+    }
+
     /// What this worker has to publish of a commit epoch that is closed.
     pub(crate) fn take(&self, epoch: Epoch) -> OutputBuffer {
+        debug_assert!(!self.0.by_partition, "output is either kept together or by partition");
+        self.take_by_partition(epoch).pop().map(|(_, output)| output.rows).unwrap_or_default()
+    }
+
+    /// The same, for each input partition that has any.
+    pub(crate) fn take_by_partition(&self, epoch: Epoch) -> Vec<(PartitionId, PartitionOutput)> {
         let taken = self.0.open.borrow_mut().remove(&epoch).unwrap_or_default();
-        self.0.bytes.set(self.0.bytes.get() - taken.as_bytes().len());
+        let bytes: usize = taken.iter().map(|(_, output)| output.bytes()).sum();
+        self.0.bytes.set(self.0.bytes.get() - bytes);
         taken
     }
 
@@ -83,6 +116,28 @@ impl OutboxWriter {
             batch: None,
             done: Vec::new(),
             refused: Vec::new(),
+        }
+    }
+
+    /// The buffer of a partition, and the number of the topic in it.
+    fn place(
+        &self,
+        buffers: &mut Vec<(PartitionId, PartitionOutput)>,
+        partition: PartitionId,
+    ) -> Result<(PartitionId, usize, DestinationNumber), Fault> {
+        if self.desk.0.by_partition && partition == PartitionId::NONE {
+            let what = "what is made of several records cannot be published with the offset of one";
+            return Err(Fault::new(ErrorClass::Internal, what).at_step(self.step.clone()));
+        }
+        let index = buffers.iter().position(|(of, _)| *of == partition).unwrap_or_else(|| {
+            buffers.push((partition, PartitionOutput::default()));
+            buffers.len() - 1
+        });
+        match buffers[index].1.rows.destination(&self.step, &self.topic) {
+            Some(destination) => Ok((partition, index, destination)),
+            None => {
+                Err(Fault::new(ErrorClass::Internal, "a flow writes to more topics than an outbox can name"))
+            }
         }
     }
 
@@ -171,20 +226,23 @@ impl SinkWriter for OutboxWriter {
         let refused: Vec<Refused> = refused.collect();
         let mut next_refused = refused.iter().map(|refused| refused.index - first).peekable();
         let mut open = self.desk.0.open.borrow_mut();
-        let buffer = open.entry(self.schedule.commit_at_or_after(epoch)).or_default();
-        let before = buffer.as_bytes().len();
-        let Some(destination) = buffer.destination(&self.step, &self.topic) else {
-            return Err(Fault::new(
-                ErrorClass::Internal,
-                "a flow writes to more topics than an outbox can name",
-            ));
-        };
+        let buffers = open.entry(self.schedule.commit_at_or_after(epoch)).or_default();
+        let mut bytes = 0;
+        // Where the next row goes: the records of a batch have mostly been read from one partition.
+        let mut place: Option<(PartitionId, usize, DestinationNumber)> = None;
         for (at, element) in elements.iter().enumerate() {
             if next_refused.next_if_eq(&at).is_some() {
                 continue;
             }
+            let partition = if self.desk.0.by_partition { element.meta.partition } else { PartitionId::NONE };
+            if place.is_none_or(|(of, _, _)| of != partition) {
+                place = Some(self.place(buffers, partition)?);
+            }
+            let Some((_, index, destination)) = place else { continue };
+            let output = &mut buffers[index].1;
+            let before = output.bytes();
             let headers = element.meta.headers.as_slice();
-            buffer.push(&OutputRow {
+            output.rows.push(&OutputRow {
                 destination,
                 partition: None,
                 timestamp: element.meta.timestamp,
@@ -192,9 +250,13 @@ impl SinkWriter for OutboxWriter {
                 value: element.value.value.as_deref(),
                 headers: headers.iter().map(|header| (&*header.name, header.value.as_deref())).collect(),
             });
+            if self.desk.0.by_partition {
+                output.offsets.push(element.meta.offset);
+            }
+            bytes += output.bytes() - before;
         }
-        self.desk.0.bytes.set(self.desk.0.bytes.get() + buffer.as_bytes().len() - before);
         drop(open);
+        self.desk.0.bytes.set(self.desk.0.bytes.get() + bytes);
         self.refused.extend(refused);
         self.batch = Some((ticket, epoch, first + elements.len()));
         if !more {
@@ -257,6 +319,29 @@ mod tests {
         assert_eq!(writer.desk.take(Epoch(10)).len(), 2);
         assert_eq!(writer.desk.take(Epoch(20)).len(), 1);
         assert_eq!(writer.desk.bytes(), 0);
+    }
+
+    #[test]
+    fn without_a_store_the_output_of_each_input_partition_is_kept_apart_with_its_offsets() {
+        let mut writer = OutboxWriter { desk: OutboxDesk::by_partition(), ..writer(TopicLimits::default()) };
+        let of = |partition: u32, offset: i64| {
+            let mut element = element(None, 5, Vec::new());
+            (element.meta.partition, element.meta.offset) = (PartitionId(partition), offset);
+            element
+        };
+        writer.open(Ticket(1), Epoch(3));
+        let taken = writer.submit(Ticket(1), &[of(0, 7), of(2, 1), of(0, 8), of(0, 9)], false);
+        assert_eq!(taken.expect("it is taken"), 4);
+        assert!(writer.desk.bytes() > 0);
+        let output = writer.desk.take_by_partition(Epoch(10));
+        let kept: Vec<_> =
+            output.iter().map(|(of, output)| (of.0, output.rows.len(), output.offsets.clone())).collect();
+        assert_eq!(kept, [(0, 3, vec![7, 8, 9]), (2, 1, vec![1])]);
+        assert_eq!(writer.desk.bytes(), 0);
+        writer.open(Ticket(2), Epoch(4));
+        let mut of_many = of(0, -1);
+        of_many.meta.partition = PartitionId::NONE;
+        assert!(writer.submit(Ticket(2), &[of_many], false).is_err());
     }
 
     #[test]

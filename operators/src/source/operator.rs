@@ -302,7 +302,7 @@ impl<R: SourceReader> Source<R> {
         if waiting.0 >= limits.in_flight_records || waiting.1 >= limits.in_flight_bytes {
             return Err(if waiting.0 >= limits.in_flight_records { Bite::Records } else { Bite::Bytes });
         }
-        if process.snapshots.is_some() {
+        if process.snapshots.is_some() || process.direct.is_some() {
             // A commit epoch is closed when everything read in it is through the flow.
             let every = process.schedule.commit_every;
             let hand = self.hand.as_ref().map_or(process.schedule.first, Hand::epoch);
@@ -311,7 +311,7 @@ impl<R: SourceReader> Source<R> {
             if closed.saturating_sub(done) >= limits.commits_in_flight {
                 return Err(Bite::Commits);
             }
-            if self.context.outbox().bytes() >= limits.in_flight_bytes {
+            if self.context.outbox_bytes() >= limits.in_flight_bytes {
                 return Err(Bite::Outbox);
             }
         }
