@@ -35,8 +35,8 @@ pub(crate) struct Connections {
     pub(crate) processes: usize,
     pub(crate) inputs: InputTable,
     pub(crate) start: StartPlan,
-    /// How long a commit of resolved start offsets may take.
-    pub(crate) commit_deadline: Duration,
+    /// How long a commit of resolved start offsets may take; `None` where they were committed in transactions.
+    pub(crate) commit_deadline: Option<Duration>,
 }
 
 impl Connections {
@@ -76,8 +76,8 @@ impl Connections {
         };
         let mut reader = KafkaReader::open(options, starts)?;
         reader.expect_topics(&self.start.known_topics());
-        if !chosen.is_empty() {
-            reader.commit_and_wait(&chosen, self.commit_deadline).map_err(|reason| {
+        if let Some(deadline) = self.commit_deadline.filter(|_| !chosen.is_empty()) {
+            reader.commit_and_wait(&chosen, deadline).map_err(|reason| {
                 Fault::new(
                     tidegate_recovery::ErrorClass::Unavailable,
                     format!(
@@ -128,7 +128,7 @@ impl WorkerClients {
         destination: &Destination,
     ) -> Result<Box<dyn SinkWriter>, Fault> {
         Ok(match destination {
-            Destination::Topic(topic) if context.process().output.is_some() => {
+            Destination::Topic(topic) if context.process().publishes_output() => {
                 let limits = self.shared.start.limits_of(topic);
                 let desk = context.outbox().clone();
                 Box::new(OutboxWriter::new(desk, context.schedule(), step, topic, limits))

@@ -17,10 +17,12 @@ use crate::flow::Flow;
 use crate::flow::plan::FlowPlan;
 use crate::http::HttpServer;
 use crate::probe::{ProcessProbe, Stage};
-use crate::publication::{PerformerSettings, Publication, PublicationSettings, start_output};
+use crate::publication::{
+    DirectSettings, Initialised, PerformerSettings, Publication, PublicationSettings, start_output,
+};
 use crate::restore::{self, Restored};
 use crate::start::{self, StartPlan, StartQuestion};
-use crate::work::{Beginning, Work, own_partitions};
+use crate::work::{Beginning, Work, own_partitions, standing};
 use crate::{progress, signals};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -87,6 +89,20 @@ impl Job {
         }
     }
 
+    /// The same without a store.
+    fn direct_settings(&self, clients: &Clients, joined: &Joined) -> DirectSettings {
+        DirectSettings {
+            flow: self.name.clone(),
+            group: clients.consumer.group_id.clone(),
+            producer: clients.producer.clone(),
+            consumer: clients.consumer.clone(),
+            request_timeout: self.settings.exactly_once.request_timeout,
+            keepalive: self.settings.consumer.as_ref().map_or(Duration::MAX, |of| of.commit_keepalive),
+            start_timeout: self.settings.cluster.startup_timeout,
+            standing: standing(joined, None),
+        }
+    }
+
     /// What the handshake compares besides the fingerprint and the build.
     fn in_common(&self, plan: &FlowPlan) -> BTreeMap<String, String> {
         let mut in_common = self.in_common.clone();
@@ -141,11 +157,6 @@ fn live(job: Job) -> Result<Option<Outcome<()>>, Cause> {
     let (plan, problems) = job.plan();
     refuse(&problems)?;
     refuse_unknown_topics(&job, &plan)?;
-    if job.is_exactly_once() && job.settings.recovery.directory.is_none() {
-        return Err(config(
-            "delivery: exactly_once without a recovery store is not available yet: add -r DIR",
-        ));
-    }
     let steps = plan
         .table()
         .map_err(|step| config(format!("two steps are called {step}: give each its own name")))?;
@@ -286,6 +297,14 @@ fn bring_up(
         store.join(resume).map_err(|error| ended(supervisor, store_cause(&error)))?;
     }
 
+    let direct = match &store {
+        None if job.is_exactly_once() => {
+            stage.set("initialising the transactions");
+            let settings = job.direct_settings(&clients, &joined);
+            Some(Initialised::initialise(settings, &plan.input_topics, &mut joined)?)
+        }
+        _ => None,
+    };
     stage.set("asking Kafka where to begin");
     let start = find_start(job, &plan, &clients, resume.as_ref(), &mut joined)?;
     if let Some(leading) = &mut leading {
@@ -327,15 +346,20 @@ fn bring_up(
         inputs,
         restored,
         publication,
+        direct,
     };
     stage.set("running");
     let work =
         Work::new(job, plan, steps, clients, beginning, &joined).map_err(|cause| ended(supervisor, cause))?;
     probe.serve(Arc::clone(&work.process), Arc::clone(&work.tracker));
     let process = Arc::clone(&work.process);
+    let direct = work.direct.clone();
     let progress = progress::show(job.until_end, &work.process);
     let outcome = joined.execute(worker_config(), move |worker, cluster| work.run(worker, cluster));
     drop(progress);
+    if let Some(direct) = direct {
+        direct.leave();
+    }
     drop(keeper);
     progress::say_what_was_left_out(&process);
     if let Some(fault) = process.faults.first() {
@@ -510,7 +534,7 @@ fn find_start(
 }
 
 /// Makes `cause` the first cause, so that the peers hear of it, and the error that leaves the bring-up.
-fn ended(supervisor: &Supervisor, cause: Cause) -> ClusterError {
+pub(crate) fn ended(supervisor: &Supervisor, cause: Cause) -> ClusterError {
     supervisor.report(cause.clone());
     ClusterError::Ended(cause)
 }

@@ -2,12 +2,12 @@
 
 use crate::causes::{cause_of, config, fault_of, internal, store_fault};
 use crate::clients::Clients;
-use crate::config::kafka::ConsumerSettings;
+use crate::config::kafka::{ConsumerSettings, OffsetReset};
 use crate::connections::{Connections, WorkerClients};
 use crate::flow::Flow;
 use crate::flow::plan::FlowPlan;
 use crate::offsets::Offsets;
-use crate::publication::Publication;
+use crate::publication::{DirectPublication, Initialised, PartitionBeginning, Publication};
 use crate::restore::Restored;
 use crate::run::{Describe, Job};
 use crate::snapshots::{OnPart, StoreThreads};
@@ -23,7 +23,7 @@ use tidegate_operators::commit::{SnapshotIo, commit_at_close};
 use tidegate_operators::context::WorkerContext;
 use tidegate_operators::ending::build_ending;
 use tidegate_operators::fault::Faults;
-use tidegate_operators::inputs::InputTable;
+use tidegate_operators::inputs::{InputPartition, InputTable};
 use tidegate_operators::limits::{Limits, SinkLoad};
 use tidegate_operators::metrics::Metrics;
 use tidegate_operators::process::{ProcessContext, StandingCheck};
@@ -53,6 +53,8 @@ pub(crate) struct Beginning {
     pub(crate) lease: Option<LeaseView>,
     /// Publishes the output of exactly-once sinks, where there is a store.
     pub(crate) publication: Option<Publication>,
+    /// The same without a store.
+    pub(crate) direct: Option<Initialised>,
 }
 
 /// What the worker threads of this process run.
@@ -63,6 +65,7 @@ pub(crate) struct Work {
     plan: FlowPlan,
     pub(crate) process: Arc<ProcessContext>,
     pub(crate) tracker: Arc<CommitTracker>,
+    pub(crate) direct: Option<Arc<DirectPublication>>,
     connections: Arc<Connections>,
     rows: Mutex<Vec<Option<HashMap<StepNumber, RestoredRows>>>>,
 }
@@ -79,7 +82,8 @@ impl Work {
     ) -> Result<Work, Cause> {
         let settings = &job.settings;
         let consumer = settings.consumer.clone().ok_or_else(|| config("the flow has no kafka.consumer"))?;
-        let Beginning { first, base, start, inputs, restored, publisher, lease, publication } = beginning;
+        let Beginning { first, base, start, inputs, restored, publisher, lease, publication, direct } =
+            beginning;
         let spec = joined.spec();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::since(base));
         let tracker = Arc::new(CommitTracker::new(TrackerSettings {
@@ -103,6 +107,15 @@ impl Work {
         };
         let output = publication.zip(store.clone()).map(|(publication, store)| publication.into_io(store));
         let snapshots = store.map(|store| store as Arc<dyn SnapshotIo>);
+        let direct = match direct {
+            None => None,
+            Some(initialised) => {
+                let partitions = direct_beginnings(&start, &inputs, spec, &consumer);
+                let threads = spec.workers_per_process();
+                let begun = initialised.begin(partitions, &inputs, Arc::clone(&tracker), threads);
+                Some(Arc::new(begun.map_err(|fault| cause_of(&fault))?))
+            }
+        };
         let schedule = EpochSchedule { first, commit_every: settings.commit_every() };
         let limits = limits(job, &consumer);
         let stop = joined.supervisor().stop_request().clone();
@@ -127,13 +140,14 @@ impl Work {
             offsets: Arc::new(Offsets::new(Arc::clone(&tracker), inputs.clone(), base)),
             snapshots,
             output,
+            direct: direct.clone().map(|direct| direct as Arc<_>),
             standing: standing(joined, lease),
             metrics,
             status: StatusBoard::new(generation),
             sabotage: Default::default(),
         });
         let connections = Arc::new(Connections {
-            commit_deadline: settings.cluster.startup_timeout,
+            commit_deadline: direct.is_none().then_some(settings.cluster.startup_timeout),
             consumer,
             consumer_config: clients.consumer,
             producer_config: clients.producer,
@@ -151,6 +165,7 @@ impl Work {
             plan,
             process,
             tracker,
+            direct,
             connections,
             rows,
         })
@@ -188,15 +203,19 @@ impl Work {
     }
 }
 
+/// Whether a worker of this process reads the partition.
+pub(crate) fn is_own(spec: &ClusterSpec, input: &InputPartition) -> bool {
+    input.owner.0 as usize / spec.workers_per_process() == spec.index().0 as usize
+}
+
 /// The partitions whose offsets this process commits: those that its workers read.
 pub(crate) fn own_partitions(start: &StartPlan, inputs: &InputTable, spec: &ClusterSpec) -> Vec<Assignment> {
-    let is_own = |worker: usize| worker / spec.workers_per_process() == spec.index().0 as usize;
     start
         .partitions
         .iter()
         .filter(|plan| {
             let input = inputs.id(&plan.partition).and_then(|id| inputs.get(id));
-            input.is_some_and(|input| is_own(input.owner.0 as usize))
+            input.is_some_and(|input| is_own(spec, input))
         })
         .map(|plan| Assignment {
             partition: plan.partition.clone(),
@@ -204,6 +223,30 @@ pub(crate) fn own_partitions(start: &StartPlan, inputs: &InputTable, spec: &Clus
             group: plan.group,
         })
         .collect()
+}
+
+/// Where the partitions that this process reads begin, for those who publish what is made of them.
+fn direct_beginnings(
+    start: &StartPlan,
+    inputs: &InputTable,
+    spec: &ClusterSpec,
+    consumer: &ConsumerSettings,
+) -> Vec<PartitionBeginning> {
+    let own = own_partitions(start, inputs, spec).into_iter();
+    own.map(|Assignment { partition, group, .. }| {
+        let plan = start.partitions.iter().find(|plan| plan.partition == partition);
+        // What `latest` means must not move with every crash; a reset that was accepted moves the group back.
+        let is_chosen = match group {
+            None => {
+                start.begun_anew.contains(&partition.topic)
+                    || consumer.auto_offset_reset == OffsetReset::Latest
+            }
+            Some(group) => plan.is_some_and(|plan| plan.start < group),
+        };
+        let chosen = plan.filter(|_| is_chosen).map(|plan| plan.start);
+        PartitionBeginning { partition, group, chosen }
+    })
+    .collect()
 }
 
 fn limits(job: &Job, consumer: &ConsumerSettings) -> Limits {
@@ -221,7 +264,7 @@ fn limits(job: &Job, consumer: &ConsumerSettings) -> Limits {
 }
 
 /// Whether this process may still commit: it did not stand still, and no newer generation has the lease.
-fn standing(joined: &Joined, lease: Option<LeaseView>) -> StandingCheck {
+pub(crate) fn standing(joined: &Joined, lease: Option<LeaseView>) -> StandingCheck {
     let liveness = joined.liveness();
     Arc::new(move || {
         liveness.check().map_err(|cause| fault_of(&cause))?;

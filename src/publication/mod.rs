@@ -1,14 +1,21 @@
-//! Exactly-once output by way of the store: who performs what the machines of [`tidegate_recovery::exactly_once`] ask for.
+//! Exactly-once output: who performs what the machines of [`tidegate_recovery::exactly_once`] ask for.
 //!
-//! [`start`] is process 0's part before anybody works: older generations are fenced and what they left over is
+//! With a store, [`start`] is process 0's part before anybody works: older generations are fenced and what they left over is
 //! published. [`slot`] is a thread of every process that publishes its outboxes, one commit epoch after the other. Both
 //! have a [`Performer`], which owns the transactional producers and may wait for a broker as long as it takes; no worker
 //! thread waits for it.
 
+//!
+//! Without a store, [`direct`] initialises a producer for every input partition of a process, and a thread for each
+//! ([`partition`]) publishes what was made of it.
+
+mod direct;
+mod partition;
 mod performer;
 mod slot;
 mod start;
 
+pub(crate) use direct::{DirectPublication, DirectSettings, Initialised, PartitionBeginning};
 pub(crate) use performer::{Performer, PerformerSettings};
 pub(crate) use slot::{Publication, PublicationSettings};
 pub(crate) use start::start_output;

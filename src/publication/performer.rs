@@ -45,7 +45,7 @@ impl Leaving {
     }
 
     /// Waits this long, or until it is left. Returns whether it is.
-    fn wait(&self, time: Duration) -> bool {
+    pub(super) fn wait(&self, time: Duration) -> bool {
         let left = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         *self.0.1.wait_timeout_while(left, time, |left| !*left).unwrap_or_else(PoisonError::into_inner).0
     }

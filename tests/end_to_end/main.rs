@@ -15,6 +15,7 @@ mod commit_floor;
 mod commits;
 mod delivery;
 mod exactly_once;
+mod exactly_once_direct;
 mod formation;
 mod group_members;
 mod idle;

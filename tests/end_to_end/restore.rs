@@ -10,10 +10,10 @@ use tidegate_harness::{Kafka, Launch, OffsetWatch, Oracle, WindowKind, Workload,
 use crate::case::{Case, DEADLINE, FlowText, long, seed, window_steps};
 
 /// Produces one part after the other from a thread of its own, at a pace, until it is dropped or done.
-struct Feed(Option<std::thread::JoinHandle<()>>);
+pub(crate) struct Feed(Option<std::thread::JoinHandle<()>>);
 
 impl Feed {
-    fn start(
+    pub(crate) fn start(
         kafka: &Kafka,
         topic: &str,
         records: Vec<tidegate_harness::Message>,
@@ -34,7 +34,7 @@ impl Feed {
         })))
     }
 
-    fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         if let Some(thread) = self.0.take() {
             assert!(thread.join().is_ok(), "the feed failed");
         }
@@ -92,7 +92,7 @@ pub(crate) fn kill_at_random_under(
     repeats
 }
 
-fn kill_once(launch: &Launch, random: &mut SmallRng) {
+pub(crate) fn kill_once(launch: &Launch, random: &mut SmallRng) {
     let mut cluster = launch.start();
     let moment = Duration::from_millis(random.random_range(0..2_500));
     let victim = random.random_range(0..cluster.len());

@@ -142,6 +142,13 @@ impl Kafka {
         committed(&reader, topic, partitions).unwrap_or_else(|e| panic!("offsets of group {group}: {e}"))
     }
 
+    /// The same as they are now: those of a transaction that is open, or on its way to its end, are not waited for.
+    pub fn group_offsets_now(&self, group: &str, topic: &str) -> BTreeMap<i32, i64> {
+        let partitions = self.partitions(topic);
+        let reader = self.reader(group, "read_uncommitted");
+        committed(&reader, topic, partitions).unwrap_or_else(|e| panic!("offsets of group {group}: {e}"))
+    }
+
     /// Sets the group's offsets as an outsider; the group must have no members.
     pub fn set_group_offsets(&self, group: &str, topic: &str, offsets: impl IntoIterator<Item = (i32, i64)>) {
         let list = offsets_list(topic, offsets);

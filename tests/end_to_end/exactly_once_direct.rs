@@ -1,0 +1,180 @@
+//! Exactly once without a store: a transaction for each input partition and commit epoch. Issue 4, points 1, 7 and 11.
+
+use std::time::Duration;
+
+use rand::SeedableRng as _;
+use rand::rngs::SmallRng;
+use tidegate_harness::workload::messages;
+use tidegate_harness::{Event, Launch, OffsetWatch, Outcome, Workload, Writer, checker, wait};
+
+use crate::case::{BINARY, Case, DEADLINE, FlowText, numbered, seed};
+use crate::restore::{Feed, kill_once, kills};
+
+/// A flow that copies bytes, exactly once.
+pub(crate) fn copy_once(case: &Case) -> FlowText {
+    case.copy().consumer("delivery: exactly_once")
+}
+
+// E9 E12 E14 A33 A36
+#[test]
+fn a_flow_without_state_is_exactly_once_without_a_store() {
+    let case = Case::new("direct", 3);
+    case.kafka.produce(&case.input, &numbered(0..3_000, 3));
+    let launch = case.launch(&copy_once(&case)).shape(2, 2);
+    let mut cluster = launch.clone().until_end().start();
+    cluster.expect_exit(0, DEADLINE);
+    checker::assert_exactly(&case.kafka.drain(&case.output), 0..3_000);
+    case.wait_caught_up();
+    // A stop is complete when everything that was read is published.
+    let mut cluster = launch.start();
+    case.kafka.produce(&case.input, &numbered(3_000..4_000, 3));
+    wait::until("some of it came out", DEADLINE, || (case.outputs() > 3_000).then_some(()));
+    cluster.terminate_all();
+    for n in 0..cluster.len() {
+        assert!([0, 75].contains(&cluster.wait_exit(n, DEADLINE)));
+    }
+    let rows = case.kafka.drain(&case.output);
+    checker::assert_no_repeats(&rows);
+    let committed: i64 = case.kafka.group_offsets(&case.group, &case.input).values().sum();
+    assert_eq!(committed, rows.len() as i64, "everything below the offsets is there, and nothing else");
+}
+
+/// Everything that a reader sees is below the group's offset of the partition that it was read from: both came with one
+/// transaction. (The group shows it a moment later.)
+#[track_caller]
+fn assert_nothing_is_ahead_of_the_offsets(case: &Case, events: &[Event]) {
+    let rows = case.kafka.drain(&case.output);
+    let came_out: Vec<&Event> = checker::ids(&rows)
+        .into_keys()
+        .map(|id| &events[usize::try_from(id).unwrap_or(usize::MAX)])
+        .collect();
+    wait::until("the group has all that came out", DEADLINE, || {
+        let offsets = case.kafka.group_offsets_now(&case.group, &case.input);
+        let is_below =
+            |event: &&Event| offsets.get(&event.partition).is_some_and(|next| event.offset < *next);
+        came_out.iter().all(is_below).then_some(())
+    });
+}
+
+/// Kills at random moments, over these shapes; each record comes out once.
+fn killed_at_random(name: &str, shapes: &[(usize, usize)]) {
+    let seed = seed(name);
+    let mut random = SmallRng::seed_from_u64(seed);
+    let case = Case::new(name, 4);
+    let rounds = kills() * shapes.len();
+    let workload = Workload { seed, records: 1_000 * rounds, ..Workload::default() };
+    let events = workload.events();
+    let launch = case.launch(&copy_once(&case));
+    let watch = OffsetWatch::start(&case.kafka, &case.group, &case.input);
+    let pause = Duration::from_millis(250);
+    let feed = Feed::start(&case.kafka, &case.input, messages(&events), rounds * 4, pause);
+    for (processes, workers) in shapes.iter().cycle().take(rounds) {
+        kill_once(&launch.clone().shape(*processes, *workers), &mut random);
+        assert_nothing_is_ahead_of_the_offsets(&case, &events);
+    }
+    feed.finish();
+    launch.shape(2, 1).until_end().run_to_exit(0, DEADLINE);
+    let rows = case.kafka.drain(&case.output);
+    checker::assert_exactly(&rows, events.iter().map(|event| event.id));
+    checker::assert_key_order(&rows, &events);
+    case.wait_caught_up();
+    watch.assert_only_rises();
+}
+
+// E12 E13 E33 F4 I1 I2 I4 fault E1 E2
+#[test]
+fn two_processes_killed_at_random_copy_each_record_once() {
+    killed_at_random("direct-kill", &[(2, 2)]);
+}
+
+// E33 S10
+#[test]
+fn a_cluster_killed_at_random_and_reshaped_copies_each_record_once() {
+    killed_at_random("direct-reshape", &[(2, 1), (1, 2), (3, 1)]);
+}
+
+// F11
+#[test]
+fn offsets_of_records_that_lead_to_no_output_are_committed_in_transactions_too() {
+    let case = Case::new("direct-filtered", 2);
+    let steps = "- decode: { json: {} }\n- filter: value.id < 0\n- sink: { kafka: { topic: OUT } }";
+    let flow = case.flow(steps).consumer("delivery: exactly_once");
+    case.kafka.produce(&case.input, &numbered(0..500, 2));
+    let mut cluster = case.launch(&flow).start();
+    case.wait_caught_up();
+    case.kafka.produce(&case.input, &numbered(500..600, 2));
+    case.wait_caught_up();
+    // Its own end comes with each transaction: nobody wrote, and nothing but markers could be there.
+    assert_eq!(case.kafka.log_bounds(&case.output).values().map(|(_, end)| end).sum::<i64>(), 0);
+    cluster.terminate_all();
+    cluster.expect_exit(0, DEADLINE);
+    case.wait_caught_up();
+}
+
+// F17: and the input of one topic that is held at an open transaction holds nothing of the other.
+#[test]
+fn two_topics_with_the_same_partition_numbers_do_not_fence_each_other() {
+    let case = Case::new("direct-topics", 2);
+    let other = format!("{}-b", case.input);
+    case.kafka.create_topic(&other, 2);
+    let topics = |topics: &[&str]| format!("topics: {topics:?}");
+    let flow = copy_once(&case).yaml().replace(&topics(&[&case.input]), &topics(&[&case.input, &other]));
+    case.kafka.produce(&case.input, &numbered(0..200, 2));
+    case.kafka.produce(&other, &numbered(200..400, 2));
+    let held = Writer::transactional(&case.kafka, &other);
+    held.begin();
+    for message in numbered(400..402, 2) {
+        held.send(&other, &message);
+    }
+    held.flush();
+    let mut cluster = Launch::new(BINARY, &case.scratch, &flow).shape(2, 1).start();
+    case.kafka.wait_lag_zero(&case.group, &other, DEADLINE);
+    for round in 0..3_u64 {
+        let first = 1_000 + round * 100;
+        case.kafka.produce(&case.input, &numbered(first..first + 100, 2));
+        case.wait_caught_up();
+    }
+    let open: i64 = case.kafka.log_bounds(&other).values().map(|(_, end)| end).sum();
+    let read: i64 = case.kafka.group_offsets(&case.group, &other).values().sum();
+    assert_eq!((open, read), (202, 200), "the other topic is read up to the open transaction");
+    held.end(Outcome::Commit);
+    case.kafka.wait_lag_zero(&case.group, &other, DEADLINE);
+    cluster.terminate_all();
+    for n in 0..cluster.len() {
+        assert!([0, 75].contains(&cluster.wait_exit(n, DEADLINE)));
+    }
+    assert!(!cluster.all_stderr().contains("PRODUCER_FENCED"), "nobody fenced anybody");
+    let rows = case.kafka.drain(&case.output);
+    checker::assert_exactly(&rows, (0..402).chain(1_000..1_300));
+}
+
+// L6 L43: what `latest` chose is committed before anything is read, and in a transaction.
+#[test]
+fn a_start_at_the_end_is_kept_by_a_transaction() {
+    let case = Case::new("direct-latest", 1);
+    case.kafka.produce(&case.input, &numbered(0..10, 1));
+    let flow = copy_once(&case).consumer("auto_offset_reset: latest");
+    let mut cluster = case.launch(&flow).start();
+    cluster.wait_ready(DEADLINE);
+    assert_eq!(case.kafka.group_offsets(&case.group, &case.input), [(0, 10)].into());
+    cluster.kill_all();
+    case.kafka.produce(&case.input, &numbered(10..20, 1));
+    case.launch(&flow).until_end().run_to_exit(0, DEADLINE);
+    checker::assert_exactly(&case.kafka.drain(&case.output), 10..20);
+    case.wait_caught_up();
+}
+
+// P3 L59: one record more than the limit is in flight, and still every epoch closes.
+#[test]
+fn small_limits_slow_it_down_and_stop_nothing() {
+    let case = Case::new("direct-limits", 2);
+    case.kafka.produce(&case.input, &numbered(0..2_000, 2));
+    let flow = copy_once(&case)
+        .consumer("in_flight_bytes: 2000")
+        .consumer("in_flight_records: 100")
+        .recovery("commit_interval: 100ms")
+        .recovery("commits_in_flight: 1");
+    case.launch(&flow).until_end().run_to_exit(0, DEADLINE);
+    checker::assert_exactly(&case.kafka.drain(&case.output), 0..2_000);
+    case.wait_caught_up();
+}
