@@ -70,6 +70,7 @@ mod snapshots;
 mod standing;
 mod start;
 pub mod telemetry;
+mod test_points;
 pub mod value;
 mod work;
 

@@ -6,6 +6,7 @@
 //! is written after a failure.
 
 use crate::causes::store_fault;
+use crate::test_points::reach;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -146,6 +147,7 @@ fn publish_records(mut publisher: Publisher, asked: &Receiver<RecordsJob>, done:
             }
         };
         let published = publisher.publish(epoch, &parts);
+        reach("store.record");
         let failed = published.is_err();
         let record = match published {
             Ok(Published::Record(record)) => Ok(record),

@@ -1,6 +1,7 @@
 //! Performs the actions of the machines: producers, transactions, markers, the lease.
 
 use crate::causes::store_fault;
+use crate::test_points::reach;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -113,7 +114,10 @@ impl Performer {
     pub(super) fn perform(&mut self, action: &Action) -> Result<Answer, Fault> {
         let done = match action {
             Action::LookAtLease => return self.look_at_lease(),
-            Action::Initialise(slot) => self.initialise(*slot),
+            Action::Initialise(slot) => {
+                reach("publication.initialise");
+                self.initialise(*slot)
+            }
             Action::ReadMarkers { slot, token } => {
                 let (topic, store) = (self.settings.control_topic.clone(), self.store_id);
                 let written =
@@ -144,7 +148,12 @@ impl Performer {
                 let group = self.settings.group.clone();
                 self.with(*slot, |producer| producer.send_offsets(&group, offsets))
             }
-            Action::Commit(slot) => self.with(*slot, TransactionalProducer::commit),
+            Action::Commit(slot) => {
+                reach("publication.sent");
+                let done = self.with(*slot, TransactionalProducer::commit);
+                reach("publication.ended");
+                done
+            }
             Action::ChooseRecord | Action::Ready | Action::Announce { .. } | Action::Stop(_) => {
                 return Err(Fault::new(ErrorClass::Internal, format!("nobody performs {action:?} here")));
             }

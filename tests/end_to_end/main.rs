@@ -42,3 +42,4 @@ mod topics;
 mod two_sinks;
 mod volatile_state;
 mod window_kinds;
+mod zombies;

@@ -298,6 +298,16 @@ impl Cluster {
         );
     }
 
+    /// Waits until every process has ended with one of `codes`.
+    #[track_caller]
+    pub fn expect_exit_in(&mut self, codes: &[i32], deadline: Duration) {
+        let found: Vec<i32> = (0..self.members.len()).map(|n| self.wait_exit(n, deadline)).collect();
+        assert!(
+            found.iter().all(|code| codes.contains(code)),
+            "I10 diagnosis: exit codes {found:?}, expected some of {codes:?}"
+        );
+    }
+
     /// SIGKILL to the `n`-th process; returns when it has ended.
     pub fn kill(&mut self, n: usize) {
         self.send(n, Signal::KILL);
@@ -341,6 +351,13 @@ impl Cluster {
         for n in 0..self.members.len() {
             self.freeze(n);
         }
+    }
+
+    /// Whether the `n`-th process is stopped by a signal.
+    pub fn is_frozen(&self, n: usize) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid(n))).unwrap_or_default();
+        // The state follows the name, which stands in parentheses and may hold anything.
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
     }
 
     /// SIGCONT to the `n`-th process.

@@ -1,0 +1,110 @@
+//! Exactly once against a process that stops at the worst moments, is overtaken, and goes on: issue 4, points 2 and 10.
+
+use tidegate_harness::workload::messages;
+use tidegate_harness::{Launch, OffsetWatch, Oracle, WindowKind, Workload, checker, wait};
+
+use crate::case::{Case, DEADLINE, long, text_of, tidegate, window_steps};
+
+/// Processes and workers of the cluster that is overtaken, and of the one that overtakes it.
+type Overtaking = ((usize, usize), (usize, usize));
+
+/// A cluster is frozen at `place`, another of another shape takes over and finishes, and the first is thawed: each window
+/// comes out once, the offsets only rise, and the old one leaves with 75.
+fn overtaken_at(name: &str, place: &str, nth: u64, shapes: &[Overtaking]) {
+    let shapes = if long() { shapes } else { &shapes[..1] };
+    for (old, new) in shapes {
+        let case = Case::new(name, 4);
+        let workload = Workload { records: 6_000, keys: 200, ..Workload::default() };
+        let events = workload.events();
+        let mut parts = events.chunks(2_000);
+        let flow = case
+            .flow(&window_steps("out_of_order: 2s", "tumbling: 10s"))
+            .exactly_once()
+            .cluster("peer_timeout: 1s");
+        let launch = case.launch(&flow).recovery(&case.store());
+        let watch = OffsetWatch::start(&case.kafka, &case.group, &case.input);
+        let mut stale = frozen_at(&case, &launch.clone().shape(old.0, old.1), place, nth, || {
+            case.kafka.produce(&case.input, &messages(parts.next().unwrap_or_default()));
+        });
+
+        let mut fresh = launch.clone().shape(new.0, new.1).start();
+        fresh.wait_ready(DEADLINE);
+        for part in parts {
+            case.kafka.produce(&case.input, &messages(part));
+        }
+        case.wait_caught_up();
+        let before = case.kafka.drain(&case.output);
+        wait::until("the overtaken processes have ended", DEADLINE, || {
+            // One that was frozen from outside may come to the place only now.
+            stale.thaw_all();
+            stale.exits().iter().all(Option::is_some).then_some(())
+        });
+        for n in 0..stale.len() {
+            assert_eq!(stale.wait_exit(n, DEADLINE), 75, "the overtaken process {n} must leave");
+            let said = stale.stderr(n);
+            let codes = ["PRODUCER_FENCED", "LEASE_LOST", "PEER_LOST", "STOOD_STILL"];
+            assert!(
+                codes.iter().any(|code| said.contains(code)),
+                "the code of the fence that it met: {said}"
+            );
+        }
+        assert_eq!(case.kafka.drain(&case.output), before, "the overtaken cluster published something");
+        fresh.terminate_all();
+        fresh.expect_exit_in(&[0, 75], DEADLINE);
+        let verified = tidegate(&["recovery", "verify", &case.store().display().to_string()]);
+        assert_eq!(verified.status.code(), Some(0), "{}", text_of(&verified));
+
+        launch.until_end().run_to_exit(0, DEADLINE);
+        let oracle =
+            Oracle { kind: WindowKind::Tumbling { size: 10_000 }, out_of_order_ms: 2_000, lateness_ms: 0 };
+        let rows = case.kafka.drain(&case.output);
+        assert_eq!(checker::assert_windows(&rows, &oracle.paid(&events).windows), 0, "I2 no duplicates");
+        case.wait_caught_up();
+        watch.assert_only_rises();
+    }
+}
+
+/// A cluster of which at least one process stopped itself at the place, and the others at the same moment.
+fn frozen_at(
+    case: &Case,
+    launch: &Launch,
+    place: &str,
+    nth: u64,
+    feed: impl FnOnce(),
+) -> tidegate_harness::Cluster {
+    let at = format!("freeze {place} {nth}");
+    let mut cluster = launch.clone().test_steps().env("TIDEGATE_TEST_AT", &at).start();
+    feed();
+    cluster.wait_for(&format!("a process of {} is at {place}", case.name), DEADLINE, |cluster| {
+        (0..cluster.len()).any(|n| cluster.is_frozen(n))
+    });
+    cluster.freeze_all();
+    cluster
+}
+
+const TWO_TO_ONE: Overtaking = ((2, 1), (1, 2));
+const ONE_TO_THREE: Overtaking = ((1, 2), (3, 1));
+
+// F25: who initialises last wins the producer, and must lose all the same.
+#[test]
+fn a_process_frozen_before_it_initialises_its_producer_loses_when_it_is_thawed() {
+    overtaken_at("zombie-init", "publication.initialise", 1, &[ONE_TO_THREE, TWO_TO_ONE]);
+}
+
+// fault E3
+#[test]
+fn a_cluster_frozen_behind_a_commit_record_loses_when_it_is_thawed() {
+    overtaken_at("zombie-record", "store.record", 2, &[TWO_TO_ONE, ONE_TO_THREE]);
+}
+
+// P45 F5 F6 fault E7
+#[test]
+fn a_cluster_frozen_in_a_transaction_loses_when_it_is_thawed() {
+    overtaken_at("zombie-sent", "publication.sent", 1, &[ONE_TO_THREE, TWO_TO_ONE]);
+}
+
+// fault E4 E5
+#[test]
+fn a_cluster_frozen_behind_the_end_of_a_transaction_loses_when_it_is_thawed() {
+    overtaken_at("zombie-ended", "publication.ended", 1, &[TWO_TO_ONE, ONE_TO_THREE]);
+}
