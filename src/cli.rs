@@ -7,6 +7,7 @@
 use crate::config::flow_file::FileKind;
 use crate::config::layers::FlagSetting;
 use crate::config::units;
+use crate::outboxes::OutboxCommand;
 use crate::exit;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
@@ -15,6 +16,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use tidegate_recovery::Decision;
 
 /// What was typed.
 #[derive(Debug, Parser)]
@@ -128,6 +130,57 @@ enum CliRecovery {
         #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
         directory: PathBuf,
     },
+    /// Output of exactly-once sinks that waits for its publication, and rows of it that the broker refuses for ever
+    #[command(subcommand)]
+    Outbox(CliOutbox),
+}
+
+#[derive(Debug, Subcommand)]
+enum CliOutbox {
+    /// Print which outboxes wait; nothing is changed
+    List {
+        /// The store
+        #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+        directory: PathBuf,
+    },
+    /// Do not publish a row; the flow must be stopped
+    #[command(after_help = "File and row stand in the error with which the flow ended.\n\n\
+        Example:\n  tidegate recovery outbox skip ./recovery outbox/0000000000000120-0000000003-00000 17")]
+    Skip(CliOutboxRow),
+    /// Publish a row to another topic, with the diagnosis in its headers; the flow must be stopped
+    DeadLetter {
+        #[command(flatten)]
+        row: CliOutboxRow,
+        /// The topic
+        #[arg(value_name = "TOPIC")]
+        topic: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct CliOutboxRow {
+    /// The store
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    directory: PathBuf,
+    /// The outbox, as `list` names it
+    #[arg(value_name = "FILE")]
+    file: String,
+    /// The row, counted from 0
+    #[arg(value_name = "ROW")]
+    row: u64,
+}
+
+impl CliOutbox {
+    fn config(self) -> Config {
+        let decide = |CliOutboxRow { directory, file, row }, decision| {
+            Config::RecoveryOutbox(directory, OutboxCommand::Decide { file, row, decision })
+        };
+        match self {
+            CliOutbox::List { directory } => Config::RecoveryOutbox(directory, OutboxCommand::List),
+            CliOutbox::Skip(row) => decide(row, Decision::Skip),
+            CliOutbox::DeadLetter { row, topic } => decide(row, Decision::DeadLetter { topic }),
+        }
+    }
 }
 
 /// How the flow is named on the command line.
@@ -264,6 +317,8 @@ pub enum Config {
     RecoveryInspect(PathBuf),
     /// Check a store.
     RecoveryVerify(PathBuf),
+    /// Look at output that waits, or decide about a row of it.
+    RecoveryOutbox(PathBuf, OutboxCommand),
     /// Run the demo.
     Demo {
         /// Leave its files.
@@ -426,6 +481,7 @@ fn parse_as<S: FlowSource>(
         CliCommand::Recovery(CliRecovery::Verify { directory }) => {
             Parsed::Do(Config::RecoveryVerify(directory))
         }
+        CliCommand::Recovery(CliRecovery::Outbox(outbox)) => Parsed::Do(outbox.config()),
         CliCommand::Demo { keep } => Parsed::Do(Config::Demo { keep }),
         CliCommand::Completions { shell } => {
             let mut script = Vec::new();

@@ -8,7 +8,7 @@ use crate::config::settings::LogSettings;
 use crate::config::{FlowDescription, Problems, Settings};
 use crate::flow::{Flow, described};
 use crate::run::{Describe, Job};
-use crate::{demo, run, standing, telemetry};
+use crate::{demo, outboxes, run, standing, telemetry};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -50,6 +50,9 @@ fn perform(config: Config, program: Option<(String, Describe)>) -> ExitCode {
         }
         Config::RecoveryVerify(directory) => {
             look(&directory, |store| store.verify().map(|found| (found.to_string(), found.damage.is_empty())))
+        }
+        Config::RecoveryOutbox(directory, command) => {
+            look(&directory, |store| outboxes::perform(store, &command).map(|said| (said, true)))
         }
         Config::Demo { keep } => {
             telemetry::start(&LogSettings { level: "warn".into(), ..LogSettings::default() });

@@ -58,7 +58,7 @@ pub enum StoreError {
     },
     /// There is no such row of an outbox to decide about.
     #[error(
-        "nothing can be decided about row {row} of {file}: {what}; `tidegate recovery outbox` lists what waits"
+        "nothing can be decided about row {row} of {file}: {what}; `tidegate recovery outbox list` shows what waits"
     )]
     NoSuchRow {
         /// The outbox.

@@ -269,7 +269,7 @@ pub enum Stop {
     },
     /// The broker will never take a row.
     #[error(
-        "row {row} of {file} can never be published: {what}; remove the cause, or the row with `tidegate recovery outbox skip {file} {row}` or `… dead-letter`"
+        "row {row} of {file} can never be published: {what}; remove the cause, or decide about the row: `tidegate recovery outbox skip DIR {file} {row}` or `… dead-letter DIR {file} {row} TOPIC`"
     )]
     RowRefused {
         /// The outbox.
