@@ -7,8 +7,8 @@
 use crate::config::flow_file::FileKind;
 use crate::config::layers::FlagSetting;
 use crate::config::units;
-use crate::outboxes::OutboxCommand;
 use crate::exit;
+use crate::outboxes::OutboxCommand;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;

@@ -22,6 +22,7 @@ mod idle;
 mod keys;
 mod limits;
 mod log_gaps;
+mod markers;
 mod mistakes;
 mod open_transactions;
 mod out_of_range;

@@ -8,7 +8,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::Duration;
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
+};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
@@ -96,6 +98,21 @@ impl Kafka {
             }
         }
         self.wait_partitions(name, partitions);
+    }
+
+    /// Sets some settings of a topic; all others go back to the broker's.
+    pub fn set_topic(&self, name: &str, settings: &[(&str, &str)]) {
+        let mut asked = AlterConfig::new(ResourceSpecifier::Topic(name));
+        for (key, value) in settings {
+            asked = asked.set(key, value);
+        }
+        let results = block_on(self.admin().alter_configs([&asked], &admin_options()))
+            .unwrap_or_else(|e| panic!("set topic {name}: {e}"));
+        for result in results {
+            if let Err((what, code)) = result {
+                panic!("set {what:?}: {code}");
+            }
+        }
     }
 
     /// Deletes a topic and waits until the broker no longer knows it.
