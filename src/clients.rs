@@ -5,7 +5,9 @@ use crate::config::settings::Settings;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidegate_operators::fault::Fault;
-use tidegate_operators::kafka::{Connection, ConsumerConfig, IsolationLevel, ProducerConfig, reaper};
+use tidegate_operators::kafka::{
+    Connection, ConsumerConfig, IsolationLevel, ProducerConfig, TokenSource, reaper,
+};
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_recovery::ErrorClass;
 
@@ -95,6 +97,7 @@ fn connection(
     set("sasl.mechanism", security.mechanism.map(str::to_owned));
     set("sasl.username", security.username.clone());
     set("sasl.password", security.password.as_ref().map(|secret| secret.reveal().to_owned()));
+    set("sasl.oauthbearer.config", security.token.as_ref().map(TokenSource::to_property));
     // The OpenSSL inside this program does not know where the system keeps its certificates; the client looks for them.
     let own_ca = extra.0.iter().any(|(name, _)| name == "ssl.ca.pem");
     let system_ca = || (security.protocol.is_tls() && !own_ca).then(|| "probe".to_owned());

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use tidegate_operators::kafka::TokenSource;
 pub use tidegate_operators::process::DeliveryGuarantee;
 
 /// What decided on the delivery.
@@ -116,12 +117,14 @@ impl fmt::Debug for Extra {
 pub struct SecuritySettings {
     /// How the brokers are reached.
     pub protocol: SecurityProtocol,
-    /// SASL mechanism: `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+    /// SASL mechanism: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`.
     pub mechanism: Option<&'static str>,
     /// SASL user.
     pub username: Option<String>,
     /// SASL password.
     pub password: Option<Secret>,
+    /// Where the tokens of `OAUTHBEARER` come from.
+    pub token: Option<TokenSource>,
     /// Certificates that are trusted (PEM); `None` means those of the system.
     pub ca_file: Option<PathBuf>,
     /// Own certificate (PEM).
@@ -141,6 +144,7 @@ impl Default for SecuritySettings {
             mechanism: None,
             username: None,
             password: None,
+            token: None,
             ca_file: None,
             certificate_file: None,
             key_file: None,

@@ -9,6 +9,7 @@ use super::section::Section;
 use super::yaml::{Data, Origin};
 use std::path::PathBuf;
 use std::time::Duration;
+use tidegate_operators::kafka::{TokenSource, refusal};
 
 const BROKER_ADVICE: &str = "write brokers: [\"host:9092\"]";
 
@@ -308,21 +309,32 @@ fn read_security(section: Section<'_, '_>) -> SecuritySettings {
     let key_password = super::settings::read_secret(&section, "key_password", "key_password_file");
     let mechanism = section.optional_choice(
         "mechanism",
-        &[("PLAIN", "PLAIN"), ("SCRAM-SHA-256", "SCRAM-SHA-256"), ("SCRAM-SHA-512", "SCRAM-SHA-512")],
+        &[
+            ("PLAIN", "PLAIN"),
+            ("SCRAM-SHA-256", "SCRAM-SHA-256"),
+            ("SCRAM-SHA-512", "SCRAM-SHA-512"),
+            (OAUTHBEARER, OAUTHBEARER),
+        ],
     );
+    let token = read_token(&section);
     let protocol = section.choice(
         "protocol",
         Plaintext,
         &[("plaintext", Plaintext), ("ssl", Ssl), ("sasl_plaintext", SaslPlaintext), ("sasl_ssl", SaslSsl)],
     );
     let verify_hostname = section.optional_truth("verify_hostname").unwrap_or(true);
+    let by_token = mechanism == Some(OAUTHBEARER);
     if protocol.is_sasl() {
-        for (key, present) in [
-            ("mechanism", mechanism.is_some()),
-            ("username", username.is_some()),
-            ("password", password.is_some()),
-        ] {
-            let wrong_but_there = section.has(key) || (key == "password" && section.has("password_file"));
+        let needed: &[(&str, bool)] = match by_token {
+            true => &[("mechanism", true)],
+            false => &[
+                ("mechanism", mechanism.is_some()),
+                ("username", username.is_some()),
+                ("password", password.is_some()),
+            ],
+        };
+        for (key, present) in needed {
+            let wrong_but_there = section.has(key) || (*key == "password" && section.has("password_file"));
             if !present && !wrong_but_there {
                 section.missing(key, format!("the protocol {} needs it", protocol.as_str()));
             }
@@ -331,9 +343,26 @@ fn read_security(section: Section<'_, '_>) -> SecuritySettings {
         section.error(
             code::INVALID_VALUE,
             "protocol",
-            format!("the protocol {} does not log in with a username", protocol.as_str()),
+            format!("the protocol {} does not log in", protocol.as_str()),
             "write protocol: sasl_ssl or sasl_plaintext",
         );
+    }
+    let has_token = section.has(TOKEN_COMMAND) || section.has(TOKEN_FILE);
+    if by_token && !has_token {
+        section.missing(TOKEN_COMMAND, "OAUTHBEARER needs it, or token_file: it says where tokens come from");
+    }
+    for key in [TOKEN_COMMAND, TOKEN_FILE].into_iter().filter(|key| !by_token && section.has(key)) {
+        section.error(
+            code::INVALID_VALUE,
+            key,
+            "only the mechanism OAUTHBEARER logs in with a token",
+            "write mechanism: OAUTHBEARER, or take it out",
+        );
+    }
+    for key in ["username", "password", "password_file"] {
+        if by_token && section.has(key) {
+            section.error(code::INVALID_VALUE, key, "OAUTHBEARER logs in with a token alone", "take it out");
+        }
     }
     for (key, file) in
         [("ca_file", &ca_file), ("certificate_file", &certificate_file), ("key_file", &key_file)]
@@ -350,6 +379,7 @@ fn read_security(section: Section<'_, '_>) -> SecuritySettings {
         mechanism,
         username,
         password,
+        token,
         ca_file,
         certificate_file,
         key_file,
@@ -358,49 +388,68 @@ fn read_security(section: Section<'_, '_>) -> SecuritySettings {
     }
 }
 
-/// Keys of librdkafka that are not for `extra`, and why.
-const OWNED: &[(&str, &str)] = &[
+const OAUTHBEARER: &str = "OAUTHBEARER";
+const TOKEN_COMMAND: &str = "token_command";
+const TOKEN_FILE: &str = "token_file";
+
+/// Where the tokens of `OAUTHBEARER` come from. Of a command only the program is shown: its arguments may be secrets.
+fn read_token(section: &Section<'_, '_>) -> Option<TokenSource> {
+    let words: Vec<String> = section.texts(TOKEN_COMMAND, &[' ']).into_iter().map(|(word, _)| word).collect();
+    let words: Vec<String> = match words.as_slice() {
+        [line] => line.split_whitespace().map(str::to_owned).collect(),
+        _ => words,
+    };
+    let file = section.text(TOKEN_FILE).map(PathBuf::from);
+    if section.has(TOKEN_COMMAND) {
+        match words.first() {
+            Some(program) => section.note_derived(TOKEN_COMMAND, format!("{program} ********")),
+            None => section.error(
+                code::INVALID_VALUE,
+                TOKEN_COMMAND,
+                "the command has no words",
+                "name a program that prints a token: token_command: [\"/usr/local/bin/kafka-token\"]",
+            ),
+        }
+        if section.has(TOKEN_FILE) {
+            let message = format!("`{TOKEN_COMMAND}` and `{TOKEN_FILE}` are both given");
+            section.error(code::INVALID_VALUE, TOKEN_FILE, message, "give one of them");
+        }
+    }
+    match words.is_empty() {
+        true => file.map(TokenSource::File),
+        false => Some(TokenSource::Command(words)),
+    }
+}
+
+/// Keys of librdkafka that have an option of their own. What else is not for `extra` the clients know:
+/// [`refusal`].
+const OPTIONS: &[(&str, &str)] = &[
     ("bootstrap.servers", "write brokers"),
     ("metadata.broker.list", "write brokers"),
     ("group.id", "write group_id"),
     ("client.id", "write client_id"),
-    ("enable.auto.commit", "write delivery: offsets are committed when the work is done"),
-    ("enable.auto.offset.store", "write delivery: offsets are committed when the work is done"),
     (
         "auto.commit.interval.ms",
-        "offsets are committed at the end of commit epochs: see recovery.commit_interval",
+        "see recovery.commit_interval: offsets are committed at the end of commit epochs",
     ),
     (
         "auto.offset.reset",
         "write auto_offset_reset: it applies only where neither store nor group knows an offset",
     ),
     ("isolation.level", "write isolation"),
-    ("enable.partition.eof", "the end of a partition is how lag reaches zero"),
-    ("group.protocol", "partitions are assigned by Tidegate, the group only stores offsets"),
-    ("group.instance.id", "partitions are assigned by Tidegate, the group has no members"),
-    ("partition.assignment.strategy", "partitions are assigned by Tidegate, the group has no members"),
-    ("message.timeout.ms", "a record of an open epoch is never given up"),
-    ("delivery.timeout.ms", "a record of an open epoch is never given up"),
-    ("message.send.max.retries", "a record of an open epoch is never given up"),
-    ("retries", "a record of an open epoch is never given up"),
-    ("enable.idempotence", "it is always on: without it a retry may reorder and repeat"),
-    ("enable.gapless.guarantee", "it is part of what a sink relies on"),
-    ("acks", "all replicas must have a record before its epoch is done"),
-    ("request.required.acks", "all replicas must have a record before its epoch is done"),
-    ("max.in.flight", "the order of a key depends on it"),
-    ("max.in.flight.requests.per.connection", "the order of a key depends on it"),
-    ("partitioner", "it is that of the Java client (murmur2_random), so that a key stays on its partition"),
-    ("transactional.id", "it is derived from the flow and the store"),
     ("transaction.timeout.ms", "write exactly_once: { transaction_timeout: … }"),
     ("linger.ms", "write linger"),
     ("queue.buffering.max.ms", "write linger"),
     ("compression.type", "write compression"),
     ("compression.codec", "write compression"),
+    ("partitioner", "it is that of the Java client (murmur2_random), so that a key stays on its partition"),
     ("security.protocol", "write security: { protocol: … }"),
     ("sasl.mechanism", "write security: { mechanism: … }"),
     ("sasl.mechanisms", "write security: { mechanism: … }"),
     ("sasl.username", "write security: { username: … }"),
     ("sasl.password", "write security: { password_file: … }, which is not shown anywhere"),
+    ("sasl.oauthbearer.config", "write security: { token_command: … } or { token_file: … }"),
+    ("sasl.oauthbearer.method", "write security: { token_command: … } or { token_file: … }"),
     ("ssl.ca.location", "write security: { ca_file: … }"),
     ("ssl.certificate.location", "write security: { certificate_file: … }"),
     ("ssl.key.location", "write security: { key_file: … }"),
@@ -412,7 +461,8 @@ fn read_extra(section: Section<'_, '_>) -> Extra {
     let mut extra = Vec::new();
     for field in section.fields() {
         let path = section.at(&field.name);
-        if let Some((_, why)) = OWNED.iter().find(|(key, _)| *key == field.name) {
+        let option = OPTIONS.iter().find(|(key, _)| *key == field.name).map(|(_, why)| *why);
+        if let Some(why) = option.or_else(|| refusal(&field.name)) {
             section.reader.report(
                 Problem::error(
                     code::INVALID_VALUE,
@@ -420,7 +470,7 @@ fn read_extra(section: Section<'_, '_>) -> Extra {
                     &field.origin,
                     format!("`{}` is not for extra: Tidegate decides on it", field.name),
                 )
-                .advise(*why),
+                .advise(why),
             );
             continue;
         }

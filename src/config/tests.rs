@@ -369,6 +369,93 @@ fn a_secret_in_extra_is_shown_nowhere_and_other_options_are_explained() {
     assert!(problems.contains("ssl.key.pem` needs text"), "{problems}");
 }
 
+// K18
+#[test]
+fn a_login_by_token_needs_one_place_where_tokens_come_from_and_shows_no_argument_of_its_command() {
+    let load = |rest: &str| {
+        let security =
+            format!("{AT_LEAST_ONCE}\n    security: {{ protocol: sasl_ssl, mechanism: OAUTHBEARER{rest} }}");
+        load_text(&flow_with(&security, SINK))
+    };
+    let wrong = |rest: &str| codes(&load(rest), Severity::Error);
+    assert_eq!(wrong(", token_file: /t"), [""; 0]);
+    assert_eq!(wrong(", token_command: [a, b]"), [""; 0]);
+    for rest in
+        ["", ", token_command: []", ", token_file: /t, token_command: a", ", token_file: /t, username: u"]
+    {
+        assert_eq!(wrong(rest), [code::INVALID_VALUE], "{rest}");
+    }
+    let plain =
+        "    security: { protocol: sasl_ssl, mechanism: PLAIN, username: u, password: p, token_file: /t }";
+    let plain = load_text(&flow_with(&format!("{AT_LEAST_ONCE}\n{plain}"), SINK));
+    assert_eq!(codes(&plain, Severity::Error), [code::INVALID_VALUE]);
+    for command in ["[/bin/token, --secret, hunter2]", "/bin/token --secret hunter2"] {
+        let loaded = load(&format!(", token_command: {command}"));
+        assert!(loaded.problems.is_empty(), "{}", check::problems_text(&loaded.source, &loaded.problems));
+        let report = check::report(&loaded, true, false) + &check::report(&loaded, true, true);
+        assert!(report.contains("/bin/token") && !report.contains("hunter2"), "{report}");
+        let settings = loaded.settings.unwrap();
+        assert!(!format!("{settings:?}").contains("hunter2"));
+        let words = ["/bin/token", "--secret", "hunter2"].map(str::to_owned).to_vec();
+        let token = settings.consumer.unwrap().security.token;
+        assert_eq!(token, Some(super::kafka::TokenSource::Command(words)));
+    }
+}
+
+// P33 P53: what the runtime owns is refused on both sides, each with its reason.
+#[test]
+fn options_that_the_runtime_owns_are_refused_in_extra_with_a_reason() {
+    let owned = [
+        "group.protocol",
+        "group.instance.id",
+        "group.remote.assignor",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+        "max.poll.interval.ms",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "auto.commit.interval.ms",
+        "auto.offset.reset",
+        "isolation.level",
+        "enable.partition.eof",
+        "check.crcs",
+        "enable.idempotence",
+        "enable.gapless.guarantee",
+        "acks",
+        "request.required.acks",
+        "message.timeout.ms",
+        "delivery.timeout.ms",
+        "delivery.report.only.error",
+        "message.send.max.retries",
+        "retries",
+        "max.in.flight",
+        "max.in.flight.requests.per.connection",
+        "transactional.id",
+        "partitioner",
+        "linger.ms",
+        "compression.type",
+        "sasl.password",
+        "sasl.oauthbearer.config",
+        "enable.sasl.oauthbearer.unsecure.jwt",
+        "allow.auto.create.topics",
+        "plugin.library.paths",
+        "log.queue",
+    ];
+    let extra: String = owned.iter().map(|name| format!("        {name}: x\n")).collect();
+    for side in ["consumer", "producer"] {
+        let text = match side {
+            "consumer" => flow_with(&format!("{AT_LEAST_ONCE}\n    extra:\n{extra}"), SINK),
+            _ => flow_with(AT_LEAST_ONCE, &format!("  producer:\n    extra:\n{extra}{SINK}")),
+        };
+        let loaded = load_text(&text);
+        assert_eq!(codes(&loaded, Severity::Error).len(), owned.len(), "{side}");
+        for (problem, name) in loaded.problems.iter().zip(owned) {
+            assert_eq!(problem.path, format!("kafka.{side}.extra.{name}"));
+            assert!(problem.message.contains(name) && problem.advice.len() > 10, "{}", problem.text());
+        }
+    }
+}
+
 fn mutated_flow() -> impl Strategy<Value = String> {
     let original = std::fs::read_to_string(flows().join("session.yaml")).unwrap();
     let pieces = prop_oneof![

@@ -40,6 +40,7 @@ mod stale_writer;
 mod standing;
 mod store;
 mod topics;
+mod tokens;
 mod two_sinks;
 mod volatile_state;
 mod window_kinds;

@@ -11,7 +11,7 @@ use crate::case::{Case, DEADLINE, FlowText, numbered, text_of, tidegate};
 /// What waiting does not help must be said within this.
 const SOON: Duration = Duration::from_secs(10);
 
-fn broker() -> &'static SecureBroker {
+pub(crate) fn broker() -> &'static SecureBroker {
     static BROKER: OnceLock<SecureBroker> = OnceLock::new();
     BROKER.get_or_init(SecureBroker::start)
 }
@@ -37,12 +37,12 @@ impl Login {
     }
 }
 
-fn secured(case: &Case, address: &str, security: &str) -> FlowText {
+pub(crate) fn secured(case: &Case, address: &str, security: &str) -> FlowText {
     case.copy().consumer_at(address).producer_at(address).consumer(security).producer(security)
 }
 
-/// Runs a flow that cannot start and returns what it wrote.
-fn refused(case: &Case, flow: &FlowText, code: i32) -> String {
+/// Runs a flow that cannot start and returns the last line of what it wrote.
+pub(crate) fn refused(case: &Case, flow: &FlowText, code: i32) -> String {
     let begin = Instant::now();
     let cluster = case.launch(flow).until_end().run_to_exit(code, DEADLINE);
     assert!(begin.elapsed() < SOON, "it took {:?}: {}", begin.elapsed(), cluster.stderr(0));
@@ -88,6 +88,27 @@ fn a_wrong_password_a_wrong_authority_and_a_wrong_name_end_the_start_within_ten_
     let address = broker().address_of_another_name();
     let text = refused(&case, &secured(&case, &address, &SCRAM_512.security(&broker().ca_file())), 78);
     assert!(text.contains(&address) && text.contains("another host name"), "{text}");
+}
+
+/// K18
+#[test]
+fn a_client_shows_its_certificate_where_the_brokers_want_one_and_another_is_refused_with_78() {
+    let case = Case::on(broker().kafka(), "mutual", 1);
+    case.kafka.produce(&case.input, &numbered(0..20, 1));
+    let security = |client: &str| {
+        let ca_file = broker().ca_file();
+        let line = format!("security: {{ protocol: ssl, ca_file: {ca_file:?}{client} }}");
+        secured(&case, &broker().mutual_address(), &line)
+    };
+    let with = |(certificate, key): (std::path::PathBuf, std::path::PathBuf)| {
+        security(&format!(", certificate_file: {certificate:?}, key_file: {key:?}"))
+    };
+    for flow in [with(broker().stranger_files()), security("")] {
+        let text = refused(&case, &flow, 78);
+        assert!(text.contains("it refused the client's certificate"), "{text}");
+    }
+    case.launch(&with(broker().client_files())).until_end().run_to_exit(0, DEADLINE);
+    checker::assert_exactly(&case.kafka.drain(&case.output), 0..20);
 }
 
 // K18: only the output's brokers refuse.

@@ -3,6 +3,7 @@
 //! These calls wait: they belong to the start of a process, or to a thread of their own.
 
 use super::config::Connection;
+use super::raw::give_token;
 use super::reaper;
 use crate::fault::Fault;
 use rdkafka::ClientConfig;
@@ -27,13 +28,16 @@ pub(super) struct Admin {
 
 impl Admin {
     pub(super) fn new(connection: &Connection, end: Instant) -> Result<Admin, Fault> {
+        let fault =
+            |error: String| Fault::new(ErrorClass::Config, format!("the kafka admin client: {error}"));
         let mut config = ClientConfig::new();
-        for (name, value) in connection.admin_properties() {
+        let properties = connection.admin_properties();
+        for (name, value) in &properties {
             config.set(name, value);
         }
-        let client = config
-            .create()
-            .map_err(|error| Fault::new(ErrorClass::Config, format!("the kafka admin client: {error}")))?;
+        let client: AdminClient<DefaultClientContext> =
+            config.create().map_err(|error| fault(error.to_string()))?;
+        give_token(client.inner(), &properties).map_err(fault)?;
         Ok(Admin { client: Some(client), brokers: connection.brokers.join(","), end })
     }
 

@@ -102,6 +102,12 @@ const OWNED: &[(&str, &str)] = &[
     ("allow.auto.create.topics", "a misspelt topic must be an error and never an empty new topic"),
     ("enable.partition.eof", "positions step over control records by it"),
     ("log_level", "the log is filtered by the runtime (RUST_LOG)"),
+    ("log.queue", "the log is the runtime's"),
+    ("enabled_events", "the runtime serves its queues itself"),
+    (
+        "enable.sasl.oauthbearer.unsecure.jwt",
+        "a token that the client makes for itself proves nothing; a `token_command` may print one for a test",
+    ),
     ("statistics.interval.ms", "nobody reads the statistics; they only cost time"),
     ("plugin.library.paths", "foreign code in the client could break every guarantee"),
     ("test.mock.num.brokers", "a flow would write to a cluster that does not exist; `demo` has its own"),
@@ -150,6 +156,12 @@ const OWNED_PRODUCER: &[(&str, &str)] = &[
     ("dr_cb", "the runtime serves the delivery reports"),
     ("dr_msg_cb", "the runtime serves the delivery reports"),
 ];
+
+/// Why a property may not be set, whichever side it is meant for; `None` when it may.
+pub fn refusal(property: &str) -> Option<&'static str> {
+    let mut owned = OWNED.iter().chain(OWNED_CONSUMER).chain(OWNED_PRODUCER);
+    owned.find(|(name, _)| *name == property).map(|(_, why)| *why)
+}
 
 /// What measurements recommend for both sides (a user may choose otherwise).
 const RECOMMENDED: &[(&str, &str)] = &[

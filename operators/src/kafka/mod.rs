@@ -25,6 +25,7 @@ mod produce;
 mod raw;
 pub mod reaper;
 mod start;
+mod token;
 mod topics;
 mod transaction;
 mod wake;
@@ -32,7 +33,7 @@ mod wake;
 pub use advice::{Advice, COMPACTED_AS_LOG, KEEPALIVE_ABOVE_RETENTION, offsets_retention};
 pub use config::{
     Connection, ConsumerConfig, IsolationLevel, PREFETCH_BYTES, PRODUCER_IN_FLIGHT_BYTES,
-    PRODUCER_IN_FLIGHT_RECORDS, ProducerConfig,
+    PRODUCER_IN_FLIGHT_RECORDS, ProducerConfig, refusal,
 };
 pub use consume::{KafkaReader, OutOfRange, PartitionStart, ReaderOptions, Tombstones};
 pub use control::{read_markers, write_token};
@@ -43,4 +44,5 @@ pub use start::{
     announce, begin_anew, decide, partitions_added,
 };
 pub use topics::KnownTopic;
+pub use token::TokenSource;
 pub use transaction::{TransactionTrouble, TransactionalProducer};

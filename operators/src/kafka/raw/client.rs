@@ -1,5 +1,6 @@
 //! A client of the library: its handle, its log, its metadata.
 
+use super::token;
 use super::trouble::{Trouble, Troubles};
 use super::{Code, PartitionList};
 use rdkafka_sys::bindings as sys;
@@ -45,7 +46,7 @@ pub(crate) struct TopicMetadata {
 }
 
 /// What the callbacks need: who speaks, what it said lately, and what it heard of its brokers.
-struct Log {
+pub(super) struct Log {
     client: String,
     said: Mutex<BTreeMap<String, (Instant, u64)>>,
     troubles: Troubles,
@@ -72,11 +73,12 @@ impl Client {
         // client: the box is moved into it (moving a box does not move its content) and dropped after
         // `rd_kafka_destroy_flags` returned, when no thread of the client is left to call back.
         // `rd_kafka_new` takes the configuration over only when it succeeds.
-        let handle = unsafe {
+        let (handle, tokens) = unsafe {
             sys::rd_kafka_conf_set_opaque(configuration.0.as_ptr(), (&raw const *log).cast_mut().cast());
             sys::rd_kafka_conf_set_log_cb(configuration.0.as_ptr(), Some(on_log));
             sys::rd_kafka_conf_set_error_cb(configuration.0.as_ptr(), Some(on_error));
             sys::rd_kafka_conf_set_ssl_cert_verify_cb(configuration.0.as_ptr(), Some(on_certificate));
+            let tokens = token::prepare(configuration.0.as_ptr(), properties);
             if events != 0 {
                 sys::rd_kafka_conf_set_events(configuration.0.as_ptr(), events);
             }
@@ -84,13 +86,16 @@ impl Client {
                 Kind::Consumer => sys::rd_kafka_type_t::RD_KAFKA_CONSUMER,
                 Kind::Producer => sys::rd_kafka_type_t::RD_KAFKA_PRODUCER,
             };
-            sys::rd_kafka_new(kind, configuration.0.as_ptr(), text.as_mut_ptr(), text.len())
+            (sys::rd_kafka_new(kind, configuration.0.as_ptr(), text.as_mut_ptr(), text.len()), tokens)
         };
         let Some(handle) = NonNull::new(handle) else {
             return Err(text_of(&text));
         };
         std::mem::forget(configuration);
         let client = Arc::new(Client { handle, kind, log });
+        if tokens {
+            token::ask_in_background(&client)?;
+        }
         if kind == Kind::Consumer && properties.contains_key("group.id") {
             // SAFETY: a valid consumer handle. Errors and log lines then come with the consumer's queue,
             // so that one queue has to be served.
@@ -299,6 +304,20 @@ impl Log {
     }
 }
 
+impl Log {
+    /// A token was had, or not.
+    pub(super) fn token(&self, outcome: &Result<(), String>) {
+        self.troubles.token(outcome.as_ref().err().map(String::as_str));
+        match outcome {
+            Ok(()) => tracing::debug!(client = self.client, "a new token for the login"),
+            Err(reason) => tracing::warn!(
+                client = self.client,
+                "there is no new token for the login: {reason}; it is asked for again in 10 s, and what is logged in goes on until its token ends"
+            ),
+        }
+    }
+}
+
 unsafe extern "C" fn on_log(
     handle: *const sys::rd_kafka_t,
     level: c_int,
@@ -378,6 +397,10 @@ unsafe extern "C" fn on_error(
     let (log, reason) = unsafe { (opaque.cast::<Log>().as_ref(), CStr::from_ptr(reason).to_string_lossy()) };
     let Some(log) = log else { return };
     let code = Code(code);
+    if reason.starts_with("Failed to acquire SASL OAUTHBEARER token") {
+        // Said where it was found out.
+        return;
+    }
     if let Some(left_out) = log.admit(&format!("{code:?}")) {
         tracing::warn!(client = log.client, error = ?code, left_out, "kafka client: {reason}");
     }

@@ -17,6 +17,7 @@ mod list;
 mod members;
 mod message;
 mod queue;
+mod token;
 mod transaction;
 mod trouble;
 
@@ -27,5 +28,6 @@ pub(crate) use list::PartitionOffset;
 pub(crate) use members::GroupMember;
 pub(crate) use message::{Message, Outgoing, Topic};
 pub(crate) use queue::{Isolation, OffsetSpec, Queue, Reply, Signal, TopicDescription};
+pub(crate) use token::give_token;
 pub(crate) use transaction::TransactionError;
 pub(crate) use trouble::TroubleKind;

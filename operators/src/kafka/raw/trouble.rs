@@ -20,6 +20,8 @@ pub(crate) enum TroubleKind {
     OtherProtocol,
     /// The broker does not accept the client, or the client not the broker, whatever the time.
     Refused,
+    /// There is no token to log in with: no broker is asked before there is one.
+    NoToken,
 }
 
 /// What the client last heard of one broker.
@@ -53,6 +55,8 @@ struct Heard {
     brokers: BTreeMap<String, Trouble>,
     /// What is wrong with a broker's certificate, by address: the line about the connection does not say it.
     certificates: BTreeMap<String, &'static str>,
+    /// Why there is no token to log in with.
+    token: Option<Trouble>,
 }
 
 impl Troubles {
@@ -88,10 +92,20 @@ impl Troubles {
         text
     }
 
-    /// What was last heard of each broker, the worst first.
+    /// Why there is no token to log in with; `None` when there is one.
+    pub(super) fn token(&self, missing: Option<&str>) {
+        let mut heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        heard.token = missing.map(|why| Trouble {
+            kind: TroubleKind::NoToken,
+            text: why.to_owned(),
+            since: Instant::now(),
+        });
+    }
+
+    /// What was last heard of each broker, and of the token, the worst first.
     pub(crate) fn all(&self) -> Vec<Trouble> {
         let heard = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<Trouble> = heard.brokers.values().cloned().collect();
+        let mut all: Vec<Trouble> = heard.token.iter().chain(heard.brokers.values()).cloned().collect();
         all.sort_by_key(|trouble| std::cmp::Reverse(trouble.kind));
         all
     }
@@ -211,6 +225,19 @@ mod tests {
             found,
             [(TroubleKind::Refused, "b:9093: the login was refused: Authentication failed".into())]
         );
+    }
+
+    #[test]
+    fn a_token_that_is_missing_is_the_reason_until_there_is_one() {
+        // K18
+        let troubles = Troubles::default();
+        troubles.token(Some("no such file"));
+        assert_eq!(
+            (troubles.all()[0].kind, troubles.all()[0].to_string()),
+            (TroubleKind::NoToken, "no such file".into())
+        );
+        troubles.token(None);
+        assert_eq!(troubles.all(), []);
     }
 
     #[test]

@@ -355,6 +355,7 @@ impl Lookup {
             TroubleKind::Away => return Ok(()),
             TroubleKind::OtherProtocol => (OTHER_PROTOCOL_FOR, ErrorClass::Unavailable),
             TroubleKind::Refused => (REFUSED_FOR, ErrorClass::Config),
+            TroubleKind::NoToken => (Duration::ZERO, ErrorClass::Config),
         };
         if !worst.has_lasted(lasted) {
             return Ok(());
