@@ -149,7 +149,9 @@ pub(crate) fn run(job: Job) -> u8 {
 }
 
 fn say(cause: &Cause) {
-    tracing::error!(code = &*cause.code, exit = cause.exit_code(), "{}", cause.text);
+    // Not every cause has a code, and an empty one says nothing.
+    let code = (!cause.code.is_empty()).then_some(&*cause.code);
+    tracing::error!(code, exit = cause.exit_code(), "{}", cause.text);
 }
 
 /// `None` when a stop was asked for before the work began.

@@ -338,25 +338,9 @@ impl WorkerContext {
 mod tests {
     use super::*;
     use crate::clock::VirtualClock;
-    use crate::commit::OffsetMarks;
-    use crate::source::CommitOutcome;
+    use crate::commit::NoOffsets;
     use crate::steps::{FlowSteps, StepSpec};
     use std::time::Duration;
-    use tidegate_recovery::NextOffset;
-
-    struct NoOffsets;
-
-    impl OffsetMarks for NoOffsets {
-        fn mark(&self, _: PartitionId, _: Epoch, _: NextOffset) {}
-        fn complete(&self, _: Epoch) {}
-        fn due(&self, _: &[PartitionId], _: Duration) -> Vec<(PartitionId, NextOffset)> {
-            Vec::new()
-        }
-        fn settle(&self, _: &CommitOutcome, _: Duration) {}
-        fn due_at_close(&self, _: &[PartitionId]) -> Vec<(PartitionId, NextOffset)> {
-            Vec::new()
-        }
-    }
 
     fn context() -> WorkerContext {
         let steps =

@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Metric, Registry, Unit};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
-use tidegate_recovery::{StepId, TopicPartition};
+use tidegate_recovery::{EventTime, StepId, TopicPartition};
 
 /// A gauge of seconds or of another real number.
 pub type RealGauge = Gauge<f64, AtomicU64>;
@@ -60,8 +60,6 @@ pub struct PartitionMetrics {
     pub committed: Gauge,
     /// Records between what is committed and the end of the log.
     pub lag: Gauge,
-    /// The partition's watermark, in seconds since the Unix epoch.
-    pub watermark_seconds: RealGauge,
     /// Offsets that were never read, because the broker did not have them any more.
     pub lost: Counter,
     /// How long the partition has been waiting for the end of an open transaction.
@@ -200,7 +198,6 @@ impl Metrics {
             position: self.position.get_or_create(&labels).clone(),
             committed: self.committed.get_or_create(&labels).clone(),
             lag: self.lag.get_or_create(&labels).clone(),
-            watermark_seconds: self.watermark.get_or_create(&labels).clone(),
             lost: self.lost.get_or_create(&labels).clone(),
             open_transaction_seconds: self.open_transaction.get_or_create(&labels).clone(),
             commits: self.commits.get_or_create(&labels).clone(),
@@ -216,6 +213,12 @@ impl Metrics {
             in_flight_records: self.in_flight_records.get_or_create(&labels).clone(),
             epoch: self.epoch.get_or_create(&labels).clone(),
         }
+    }
+
+    /// Shows the watermark of an input partition. A partition that never had one is not on the page: it is not at 1970.
+    pub fn watermark(&self, partition: &TopicPartition, watermark: EventTime) {
+        let labels = PartitionLabels { topic: partition.topic.to_string(), partition: partition.partition };
+        self.watermark.get_or_create(&labels).set(watermark.0 as f64 / 1000.0);
     }
 
     /// Registers further figures of the process.
@@ -263,5 +266,17 @@ mod tests {
         let page = metrics.encode();
         assert!(page.contains("tidegate_step_late_total{step=\"per-minute\"} 3"), "{page}");
         assert!(page.contains("tidegate_lag{topic=\"orders\",partition=\"2\"} 17"), "{page}");
+    }
+
+    #[test]
+    fn a_partition_without_a_watermark_shows_none() {
+        let metrics = Metrics::new();
+        let partition = TopicPartition::new("orders", 2);
+        metrics.partition(&partition);
+        let sample = "tidegate_watermark_seconds{";
+        assert!(!metrics.encode().contains(sample), "{}", metrics.encode());
+        metrics.watermark(&partition, EventTime(1_500));
+        let expected = format!("{sample}topic=\"orders\",partition=\"2\"}} 1.5");
+        assert!(metrics.encode().contains(&expected), "{}", metrics.encode());
     }
 }

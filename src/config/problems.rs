@@ -39,6 +39,10 @@ pub mod code {
     pub const ARRIVAL_TIME: &str = "ARRIVAL_TIME";
     /// Warning: state per key that begins at the end of the topics.
     pub const LATEST_WITH_STATE: &str = "LATEST_WITH_STATE";
+    /// Warning: exactly once over records of transactions that were aborted.
+    pub const READS_UNCOMMITTED: &str = "READS_UNCOMMITTED";
+    /// Warning: the brokers abort transactions that are open little longer than planned.
+    pub const TRANSACTION_TIMEOUT_SHORT: &str = "TRANSACTION_TIMEOUT_SHORT";
     /// Warning: some workers have no partition to read.
     pub const WORKERS_EXCEED_PARTITIONS: &str = "WORKERS_EXCEED_PARTITIONS";
     /// Warning: a recovery store in a folder for temporary files.
@@ -47,7 +51,7 @@ pub mod code {
 
 /// The codes of all warnings, and what each is about: the README has the same table. The last three
 /// are known only when the brokers have answered, so that `run` says them and `check` does not.
-pub const WARNINGS: [(&str, &str); 12] = [
+pub const WARNINGS: [(&str, &str); 14] = [
     (code::DELIVERY_UNSET, "`delivery` is not set, which means `at_most_once`"),
     (code::DEPRECATED_OPTION, "an option that does nothing any more, or that another one replaces"),
     (
@@ -60,6 +64,14 @@ pub const WARNINGS: [(&str, &str); 12] = [
     (code::ARRIVAL_TIME, "windows by the time of arrival: what is read again falls into other windows"),
     (code::LATEST_WITH_STATE, "`auto_offset_reset: latest` with state per key: it begins with a part"),
     (code::STORE_IS_TEMPORARY, "a recovery store under `/tmp` or another folder that is emptied"),
+    (
+        code::READS_UNCOMMITTED,
+        "`exactly_once` over the records of aborted transactions (`isolation: read_uncommitted`)",
+    ),
+    (
+        code::TRANSACTION_TIMEOUT_SHORT,
+        "`exactly_once` without a store: twice the `commit_interval` is more than `transaction_timeout`",
+    ),
     (code::WORKERS_EXCEED_PARTITIONS, "more worker threads than partitions: some read nothing"),
     (
         tidegate_operators::kafka::KEEPALIVE_ABOVE_RETENTION,

@@ -35,6 +35,9 @@ const FUNCTIONS: [AggregateFunction; 7] = [
     AggregateFunction::Last,
 ];
 
+/// What other languages call them.
+const OTHER_NAMES: [(&str, &str); 3] = [("avg", "mean"), ("average", "mean"), ("total", "sum")];
+
 /// Aggregates that a later version brings.
 const LATER: [&str; 6] = ["variance", "reduce", "collect", "top_k", "distinct", "quantiles"];
 
@@ -101,7 +104,9 @@ impl Aggregate {
                 let advice = "give the parts names of their own, and put a map step behind the window".into();
                 return error("an aggregate stands alone: it cannot be part of an expression".into(), advice);
             }
-            let advice = match nearest(name, known()) {
+            let meant =
+                OTHER_NAMES.iter().find(|(other, _)| name.eq_ignore_ascii_case(other)).map(|(_, ours)| *ours);
+            let advice = match meant.or_else(|| nearest(name, known())) {
                 Some(near) => format!("did you mean `{near}`? {listed}"),
                 None => listed,
             };

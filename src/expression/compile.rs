@@ -49,10 +49,43 @@ pub(super) fn parse(text: &str) -> Result<Parsed, Vec<ExpressionError>> {
             .map(|error| ExpressionError {
                 offset: offset_of(text, error.pos),
                 message: plain_message(&error.msg),
-                advice: String::new(),
+                advice: foreign_operator(text)
+                    .map(|ours| format!("did you mean `{ours}`?"))
+                    .unwrap_or_default(),
             })
             .collect()),
     }
+}
+
+/// The first operator of another language in a text that is no expression, in the words of this one.
+fn foreign_operator(text: &str) -> Option<&'static str> {
+    const FOREIGN: [(&str, &str); 5] = [("and", "&&"), ("or", "||"), ("not", "!"), ("=", "=="), ("<>", "!=")];
+    let mut quote = None;
+    let plain: String = text
+        .chars()
+        .map(|letter| match (quote, letter) {
+            (None, '\'' | '"') => {
+                quote = Some(letter);
+                '_'
+            }
+            (Some(open), _) => {
+                quote = (letter != open).then_some(open);
+                '_'
+            }
+            (None, letter) => letter,
+        })
+        .collect();
+    let class = |letter: char| match letter {
+        '=' | '<' | '>' | '!' => 1,
+        letter if letter.is_alphanumeric() || letter == '_' => 2,
+        _ => 0,
+    };
+    let letters: Vec<char> = plain.chars().collect();
+    let mut words =
+        letters.chunk_by(|a, b| class(*a) == class(*b)).map(|word| word.iter().collect::<String>());
+    words.find_map(|word| {
+        FOREIGN.iter().find(|(foreign, _)| word.eq_ignore_ascii_case(foreign)).map(|(_, ours)| *ours)
+    })
 }
 
 /// An upper bound of the nesting that the text can have, before anything recursive sees it.

@@ -329,3 +329,21 @@ proptest! {
         let _ = Aggregate::compile(&source, Names::RECORD);
     }
 }
+
+#[test]
+fn operators_and_aggregates_of_other_languages_are_told_in_the_words_of_this_one() {
+    for (text, advice) in [
+        ("value.a > 1 and value.b", "did you mean `&&`?"),
+        ("value.a OR value.b", "did you mean `||`?"),
+        ("not value.a", "did you mean `!`?"),
+        ("value.a = 'x = y'", "did you mean `==`?"),
+        ("value.a <> 1", "did you mean `!=`?"),
+        ("value.a == 'and' &&", ""),
+        ("value.android +", ""),
+    ] {
+        let errors = Expression::compile(text, Names::RECORD).unwrap_err();
+        assert!(errors.iter().all(|error| error.advice == advice), "{text}: {errors:?}");
+    }
+    let errors = Aggregate::compile("AVG(value.a)", Names::RECORD).unwrap_err();
+    assert!(errors[0].advice.starts_with("did you mean `mean`?"), "{errors:?}");
+}

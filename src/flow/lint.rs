@@ -7,8 +7,9 @@
 
 use super::plan::{FlowPlan, Keeps, KeyGiven, Node};
 use crate::config::Settings;
-use crate::config::kafka::{DeliveryGuarantee, OffsetReset};
+use crate::config::kafka::{DeliveryGuarantee, Isolation, OffsetReset};
 use crate::config::problems::{Problem, code};
+use crate::config::units::show_duration;
 use crate::config::yaml::Origin;
 use crate::connections::Destination;
 use std::path::Path;
@@ -16,8 +17,15 @@ use std::path::Path;
 /// All findings.
 pub(super) fn lint(plan: &FlowPlan, settings: &Settings) -> Vec<Problem> {
     let look = Look { plan, settings };
-    let lints =
-        [Look::keys_of_sinks, Look::loops, Look::filters, Look::arrival, Look::first_start, Look::store];
+    let lints = [
+        Look::keys_of_sinks,
+        Look::loops,
+        Look::filters,
+        Look::arrival,
+        Look::first_start,
+        Look::store,
+        Look::transactions,
+    ];
     lints.into_iter().flat_map(|lint| lint(&look)).collect()
 }
 
@@ -203,6 +211,45 @@ impl Look<'_> {
             ),
         );
         vec![problem.advise("name a directory that stays")]
+    }
+
+    /// Settings that take from exactly_once what it promises, or its pace.
+    fn transactions(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.settings.delivery() != DeliveryGuarantee::ExactlyOnce {
+            return problems;
+        }
+        let mut warn = |code, path: &str, message: String, advice: &str| {
+            problems.push(Problem::warning(code, path, &Origin::Default, message).advise(advice));
+        };
+        let isolation = self.settings.consumer.as_ref().map(|consumer| consumer.isolation);
+        if isolation == Some(Isolation::ReadUncommitted) {
+            warn(
+                code::READS_UNCOMMITTED,
+                "kafka.consumer.isolation",
+                "records of transactions that were aborted are read too, and their results are written for good"
+                    .to_owned(),
+                "write isolation: read_committed",
+            );
+        }
+        // With a store a transaction is open for as long as it takes to write what is ready; without one it is open
+        // from the first record of a commit epoch to its last.
+        let interval = self.settings.recovery.commit_interval;
+        let timeout = self.settings.exactly_once.transaction_timeout;
+        if self.settings.recovery.directory.is_none() && interval * 2 > timeout {
+            warn(
+                code::TRANSACTION_TIMEOUT_SHORT,
+                "recovery.commit_interval",
+                format!(
+                    "a transaction is open for {} between two commits, and the brokers abort it after {}: a commit that is \
+                     a little late ends the run",
+                    show_duration(interval),
+                    show_duration(timeout)
+                ),
+                "let exactly_once.transaction_timeout be at least twice recovery.commit_interval",
+            );
+        }
+        problems
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use tidegate_harness::{checker, ports, wait};
+use tidegate_harness::{Cluster, checker, ports, wait};
 
 use crate::case::{Case, DEADLINE, numbered, text_of};
 
@@ -13,6 +13,15 @@ const SOON: Duration = Duration::from_secs(20);
 
 fn addresses(count: usize) -> Vec<String> {
     (0..count).map(|_| ports::free_address()).collect()
+}
+
+/// Waits until process 0 of three waits for `missing` and no longer for `there`.
+fn wait_only_missing(cluster: &mut Cluster, missing: u32, there: u32) {
+    let (missing, there) = (format!("process {missing}"), format!("process {there}"));
+    cluster.wait_for(&format!("{there} is there"), DEADLINE, |cluster| {
+        let status = cluster.get(0, "/status");
+        status.is_some_and(|(_, status)| status.contains(&missing) && !status.contains(&there))
+    });
 }
 
 // C8
@@ -71,11 +80,7 @@ fn a_wrong_order_of_addresses_ends_the_processes_with_both_indexes_printed() {
     let launch = case.launch(&case.copy()).shape(3, 1);
     let mut first = launch.clone().addresses(&mesh).start_only(0);
     let mut third = launch.clone().addresses(&mesh).start_only(2);
-    first.wait_for("process 2 is there", DEADLINE, |cluster| {
-        cluster
-            .get(0, "/status")
-            .is_some_and(|(_, status)| status.contains("process 1") && !status.contains("process 2"))
-    });
+    wait_only_missing(&mut first, 1, 2);
     let mut second = launch.addresses(&turned).start_only(1);
     second.expect_exit(78, SOON);
     let stderr = second.stderr(0);
@@ -98,11 +103,7 @@ fn a_second_process_with_the_same_index_is_turned_away_while_the_cluster_forms()
     let launch = case.launch(&case.copy()).shape(3, 1);
     let mut first = launch.clone().addresses(&mesh).start_only(0);
     let mut second = launch.clone().addresses(&mesh).start_only(1);
-    first.wait_for("process 1 is there", DEADLINE, |cluster| {
-        cluster
-            .get(0, "/status")
-            .is_some_and(|(_, status)| status.contains("process 2") && !status.contains("process 1"))
-    });
+    wait_only_missing(&mut first, 2, 1);
     let mut double = launch.clone().addresses(&elsewhere).start_only(1);
     double.expect_exit(75, SOON);
     assert!(double.all_stderr().contains("process index 1 is taken"), "the reason is not named");

@@ -24,6 +24,7 @@ fn order_and_number_hold_while_the_connection_to_the_output_is_reset_again_and_a
         if resets < 20 {
             proxy.reset();
             resets += 1;
+            // The pace of the disturbance: nothing is waited for here.
             std::thread::sleep(Duration::from_millis(100));
         }
         cluster.exited(0)

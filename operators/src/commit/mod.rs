@@ -22,7 +22,7 @@ mod writer;
 pub use committer::{CommitAction, Committer, Durable, DurableStream, commit_epochs};
 pub use direct::publish_directly;
 pub use io::{DirectIo, DirectNews, OutputIo, PublicationNews, PublishedEpoch, SnapshotIo, WrittenPart};
-pub use offsets::OffsetMarks;
+pub use offsets::{NoOffsets, OffsetMarks};
 pub use progress::watch_progress;
 pub use publication::publish_output;
 pub use receiver::{commit_at_close, receive_durable};

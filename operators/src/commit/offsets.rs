@@ -26,3 +26,23 @@ pub trait OffsetMarks: Send + Sync + 'static {
     /// The outcome of a commit. What failed stays dirty and is due again after a backoff.
     fn settle(&self, outcome: &CommitOutcome, now: Duration);
 }
+
+/// Nobody commits: for a dataflow of which only the results count.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoOffsets;
+
+impl OffsetMarks for NoOffsets {
+    fn mark(&self, _: PartitionId, _: Epoch, _: NextOffset) {}
+
+    fn complete(&self, _: Epoch) {}
+
+    fn due(&self, _: &[PartitionId], _: Duration) -> Vec<(PartitionId, NextOffset)> {
+        Vec::new()
+    }
+
+    fn due_at_close(&self, _: &[PartitionId]) -> Vec<(PartitionId, NextOffset)> {
+        Vec::new()
+    }
+
+    fn settle(&self, _: &CommitOutcome, _: Duration) {}
+}

@@ -10,7 +10,6 @@ use crate::event_time::silence::Look;
 use crate::event_time::watermark::{EventTimeSettings, PartitionWatermarks, Verdict};
 use crate::fault::Fault;
 use crate::frontier::FrontierHands;
-use crate::metrics::PartitionMetrics;
 use crate::record::{ErrorPolicy, OnError, Place};
 use crate::source::SkewGroup;
 use crate::time::{Hands, Time};
@@ -234,7 +233,6 @@ fn read_timestamps<'s, T: Data, E: Display>(
 struct Timestamps {
     marks: PartitionWatermarks,
     number: Option<StepNumber>,
-    metrics: BTreeMap<PartitionId, PartitionMetrics>,
     shown: BTreeMap<PartitionId, EventTime>,
 }
 
@@ -245,11 +243,8 @@ impl Timestamps {
         settings: &EventTimeSettings,
         owned: Vec<PartitionId>,
     ) -> Timestamps {
-        let process = context.process();
-        let metric = |id: &PartitionId| Some((*id, process.metrics.partition(context.inputs().name(*id)?)));
-        let metrics = owned.iter().filter_map(metric).collect();
         let marks = PartitionWatermarks::new(settings, context.schedule(), owned, context.clock().now());
-        let mut state = Timestamps { marks, number, metrics, shown: BTreeMap::new() };
+        let mut state = Timestamps { marks, number, shown: BTreeMap::new() };
         state.restore(context);
         state
     }
@@ -302,8 +297,8 @@ impl Timestamps {
             if watermark == EventTime::MIN || self.shown.insert(id, watermark) == Some(watermark) {
                 continue;
             }
-            if let Some(metrics) = self.metrics.get(&id) {
-                metrics.watermark_seconds.set(watermark.0 as f64 / 1000.0);
+            if let Some(name) = process.inputs.name(id) {
+                process.metrics.watermark(name, watermark);
             }
             process.status.partition(&process.inputs, id, |partition| partition.watermark = Some(watermark));
         }

@@ -43,6 +43,6 @@ pub use start::{
     AutoOffsetReset, From, LogBounds, Lookup, PartitionFacts, Stale, StartDecision, StartPolicy, TopicFacts,
     announce, begin_anew, decide, partitions_added,
 };
-pub use topics::KnownTopic;
 pub use token::TokenSource;
+pub use topics::KnownTopic;
 pub use transaction::{TransactionTrouble, TransactionalProducer};

@@ -74,7 +74,7 @@ pub enum WindowKind {
 /// use tidegate_operators::window::{Sliding, Tumbling, WindowSpec};
 ///
 /// let per_minute: WindowSpec = Tumbling::minutes(1).into();
-/// let smooth = WindowSpec::from(Sliding::secs(60, 10)).lateness(Duration::from_secs(5));
+/// let smooth = Sliding::secs(60, 10).lateness(Duration::from_secs(5));
 /// assert!(per_minute.check().is_ok() && smooth.check().is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +113,11 @@ impl Tumbling {
     pub fn hours(hours: u64) -> Tumbling {
         Tumbling::minutes(hours.saturating_mul(60))
     }
+
+    /// Windows that stay open this long beyond their end.
+    pub fn lateness(self, lateness: Duration) -> WindowSpec {
+        WindowSpec::from(self).lateness(lateness)
+    }
 }
 
 /// Sliding windows, for a flow in Rust.
@@ -132,6 +137,11 @@ impl Sliding {
     pub fn secs(size: u64, every: u64) -> Sliding {
         Sliding::of(Duration::from_secs(size), Duration::from_secs(every))
     }
+
+    /// Windows that stay open this long beyond their end.
+    pub fn lateness(self, lateness: Duration) -> WindowSpec {
+        WindowSpec::from(self).lateness(lateness)
+    }
 }
 
 /// Sessions, for a flow in Rust.
@@ -144,6 +154,11 @@ impl Session {
     /// Records at most this far apart belong together.
     pub fn gap(gap: Duration) -> Session {
         Session { gap: ms(gap) }
+    }
+
+    /// Sessions that stay open this long beyond their end.
+    pub fn lateness(self, lateness: Duration) -> WindowSpec {
+        WindowSpec::from(self).lateness(lateness)
     }
 }
 

@@ -106,6 +106,24 @@ fn a_store_in_a_folder_for_temporary_files_is_warned_of() {
     assert_eq!(temporary(Path::new("/tmpfiles")), None, "a name is a whole name");
 }
 
+/// requirement E10
+#[test]
+fn what_takes_from_exactly_once_is_warned_of() {
+    let exactly = "    delivery: exactly_once";
+    let uncommitted = format!("{exactly}\n    isolation: read_uncommitted");
+    assert_eq!(found(&uncommitted, &to("out"), ""), [(code::READS_UNCOMMITTED, 8)]);
+    assert_eq!(found(exactly, &to("out"), ""), []);
+    let times = |interval, more| {
+        let text = format!(
+            "exactly_once: {{ transaction_timeout: 40s }}\nrecovery: {{ commit_interval: {interval}{more} }}\n"
+        );
+        found(exactly, &to("out"), &text)
+    };
+    assert_eq!(times("21s", ""), [(code::TRANSACTION_TIMEOUT_SHORT, 11)]);
+    assert_eq!(times("20s", ""), []);
+    assert_eq!(times("21s", ", directory: /var/lib/tidegate"), [], "a store publishes what is ready");
+}
+
 #[test]
 fn a_file_that_several_processes_would_write_is_refused() {
     let two = "cluster: { addresses: [h0:1, h1:2], process_index: 0 }\n";

@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 use tidegate_operators::build::FlowBuild;
 use tidegate_operators::clock::{Clock, SystemClock};
-use tidegate_operators::commit::OffsetMarks;
+use tidegate_operators::commit::NoOffsets;
 use tidegate_operators::context::WorkerContext;
 use tidegate_operators::element::{Element, Headers, Meta, PartitionId, Record};
 use tidegate_operators::ending::build_ending;
@@ -139,21 +139,6 @@ impl Drop for Seen {
     fn drop(&mut self) {
         self.total.fetch_add(self.here, Ordering::Relaxed);
     }
-}
-
-/// Nobody commits.
-struct NoOffsets;
-
-impl OffsetMarks for NoOffsets {
-    fn mark(&self, _: PartitionId, _: Epoch, _: NextOffset) {}
-    fn complete(&self, _: Epoch) {}
-    fn due(&self, _: &[PartitionId], _: Duration) -> Vec<(PartitionId, NextOffset)> {
-        Vec::new()
-    }
-    fn due_at_close(&self, _: &[PartitionId]) -> Vec<(PartitionId, NextOffset)> {
-        Vec::new()
-    }
-    fn settle(&self, _: &CommitOutcome, _: Duration) {}
 }
 
 /// Hands out records with any key and one of a few values until each partition has given its share.

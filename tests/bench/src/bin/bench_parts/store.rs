@@ -66,7 +66,7 @@ pub(crate) fn run(args: &StoreArgs) -> Result<f64> {
 /// As the product does it: one thread writes parts, another publishes records and deletes what nobody needs.
 fn commits(args: &StoreArgs) -> Result<f64> {
     let changes = changes(args);
-    let (opened, store) = open(args)?;
+    let (opened, store, _) = open(args)?;
     let started = Instant::now();
     publish_all(opened, store, &changes)?;
     Ok(started.elapsed().as_secs_f64())
@@ -86,7 +86,7 @@ fn sequential(args: &StoreArgs) -> Result<f64> {
 
 fn fill(args: &StoreArgs) -> Result<f64> {
     let changes: Vec<RowBuffer> = (0..args.keys / ROWS).map(|commit| changed(commit, |n| n)).collect();
-    let (opened, store) = open(args)?;
+    let (opened, store, _) = open(args)?;
     let started = Instant::now();
     publish_all(opened, store, &changes)?;
     Ok(started.elapsed().as_secs_f64())
@@ -94,17 +94,9 @@ fn fill(args: &StoreArgs) -> Result<f64> {
 
 fn restore(args: &StoreArgs) -> Result<f64> {
     let started = Instant::now();
-    let store = RecoveryStore::new(Arc::new(LocalDirectory::new(&args.folder)));
-    let opened = store.open(&options(), None)?;
-    let mut process = ProcessStore::new(
-        store.storage().clone(),
-        &opened.resume,
-        ProcessIndex(0),
-        ProcessOptions::default(),
-    );
-    let restored = process.restore(1, &|_| Some(0))?;
+    let (_, _, rows) = open(args)?;
     let seconds = started.elapsed().as_secs_f64();
-    expect("rows that were restored", args.keys, restored.rows)?;
+    expect("rows that were restored", args.keys, rows)?;
     Ok(seconds)
 }
 
@@ -126,7 +118,8 @@ fn options() -> OpenOptions {
     }
 }
 
-fn open(args: &StoreArgs) -> Result<(Opened, ProcessStore)> {
+/// Opens the store, reads all rows, and says how many they were.
+fn open(args: &StoreArgs) -> Result<(Opened, ProcessStore, u64)> {
     let store = RecoveryStore::new(Arc::new(LocalDirectory::new(&args.folder)));
     let opened = store.open(&options(), None)?;
     let mut process = ProcessStore::new(
@@ -135,8 +128,8 @@ fn open(args: &StoreArgs) -> Result<(Opened, ProcessStore)> {
         ProcessIndex(0),
         ProcessOptions::default(),
     );
-    process.restore(1, &|_| Some(0))?;
-    Ok((opened, process))
+    let restored = process.restore(1, &|_| Some(0))?;
+    Ok((opened, process, restored.rows))
 }
 
 fn publish_all(mut opened: Opened, mut store: ProcessStore, commits: &[RowBuffer]) -> Result<()> {
