@@ -12,6 +12,7 @@ mod agreement;
 pub mod exactly_once;
 pub mod flow_file;
 pub mod guards;
+mod idempotency;
 pub mod kafka;
 mod kafka_reader;
 pub mod layers;

@@ -1,6 +1,7 @@
 //! A flow file as a whole: from its text to a checked description of the flow and its settings.
 
 use super::guards;
+use super::idempotency;
 use super::layers::{self, Environment, FlagSetting};
 use super::problems::{Problem, Problems, code};
 use super::provenance::Provenance;
@@ -138,6 +139,7 @@ pub fn load(source: Source, kind: FileKind, environment: &Environment, flags: &[
     section.finish();
     if let Some(flow) = &flow {
         guards::check(flow, &settings).into_iter().for_each(|problem| reader.report(problem));
+        idempotency::check(flow).into_iter().for_each(|problem| reader.report(problem));
     }
     let (problems, provenance) = reader.finish();
     Loaded { source, name, flow, settings: Some(settings), problems: problems.sorted(), provenance }

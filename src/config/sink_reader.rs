@@ -84,6 +84,7 @@ impl<'n> StepReader<'_, 'n> {
             inner.finish();
             Some(CreateTopic { partitions: partitions? as i32, replication: replication? as i32 })
         });
+        let idempotency_key = section.choice("idempotency_key", false, &[("none", false), ("header", true)]);
         let complete = key.is_some() || !section.has("key");
         section.finish();
         let create = match create {
@@ -91,6 +92,6 @@ impl<'n> StepReader<'_, 'n> {
             None => None,
         };
         let topic = topic?;
-        complete.then_some(Operation::Sink(Sink::Kafka(KafkaSink { topic, key, create })))
+        complete.then_some(Operation::Sink(Sink::Kafka(KafkaSink { topic, key, create, idempotency_key })))
     }
 }

@@ -295,6 +295,8 @@ pub struct KafkaSink {
     pub key: Option<Expression>,
     /// How a topic that is missing is made; `None` refuses it.
     pub create: Option<CreateTopic>,
+    /// Whether each record gets a header with a name that is the same whenever the record is written again.
+    pub idempotency_key: bool,
 }
 
 /// How a missing topic is made.

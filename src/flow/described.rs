@@ -3,12 +3,12 @@
 //! Between the steps travels a [`Row`]: key and value as [`Value`]s. An expression sees them under the names
 //! `key` and `value`, and the record's metadata under the others. Behind a `key_by` the row's key is the new one.
 
-use super::Flow;
 use super::keyed::KeyedStream;
 use super::plan::KeyGiven;
 use super::row::{Bound, Row, Rowed, keyed_row};
 use super::shape::{self, Parameters};
 use super::stream::{Refusal, Stream, millis};
+use super::{Flow, idempotency};
 use crate::config::flow_file::{FlowDescription, Input, StreamDescription};
 use crate::config::steps::{
     Ahead, Decode, EventTimeFrom, EventTimeStep, Failure, Inspect, MapStep, OnError, Operation, Sink,
@@ -24,7 +24,7 @@ use std::time::Duration;
 use tidegate_operators::collect_batch::BatchLimits;
 use tidegate_operators::element::{Element, Keyed, Record};
 use tidegate_operators::event_time::{Ahead as AheadPolicy, EventTimeSettings};
-use tidegate_operators::record::{FailHow, OnError as RecordOnError, delay, fail_on, gate};
+use tidegate_operators::record::{self, FailHow, OnError as RecordOnError, delay, fail_on, gate};
 use tidegate_operators::window::{LatePolicy, WindowKind, WindowSettings, WindowSpec};
 use tidegate_recovery::StepId;
 
@@ -360,9 +360,28 @@ impl<'s> Assembly<'_, 's> {
         let names: Arc<[Arc<str>]> = window.aggregates.iter().map(|(name, _)| name.clone()).collect();
         let kinds: Vec<&Aggregate> = window.aggregates.iter().map(|(_, aggregate)| aggregate).collect();
         let columns = super::row::columns(&names, &kinds);
+        let (named, window_name) = (self.names_results(), step.id.to_string());
         KeyedStream::<Bytes, Row>::new(stream)
             .window_elements(name(step), settings, parameters, columns)
-            .untracked_map(move |result| super::row::window_row(&names, result))
+            .untracked(move |build, id, results| {
+                record::try_map(build, id, results, RecordOnError::Fail, move |result| {
+                    let Element { value: result, mut meta } = result;
+                    if named {
+                        meta.headers =
+                            idempotency::of_window(&window_name, result.key.as_ref(), result.value.start.0);
+                    }
+                    Ok::<_, std::convert::Infallible>(Element {
+                        value: super::row::window_row(&names, result),
+                        meta,
+                    })
+                })
+            })
+    }
+
+    /// Whether a sink of the flow writes the names of its results.
+    fn names_results(&self) -> bool {
+        let named = |step: &Step| matches!(&step.operation, Operation::Sink(Sink::Kafka(sink)) if sink.idempotency_key);
+        self.description.steps().any(|(_, step)| named(step))
     }
 
     fn stateful_map(
@@ -402,6 +421,8 @@ impl<'s> Assembly<'_, 's> {
             Sink::File { path } => (Destination::File(path.clone()), None, None),
         };
         let lines = !matches!(sink, Sink::Kafka(_));
+        let named = matches!(sink, Sink::Kafka(kafka) if kafka.idempotency_key);
+        let inputs = named.then(|| self.flow.inputs());
         let key_given = key.as_ref().map(given);
         let bound = self.bound.clone();
         let encoded = format!("{}-encode", step.id);
@@ -418,7 +439,11 @@ impl<'s> Assembly<'_, 's> {
                     true => element.value.row().line(),
                     false => element.value.row().value.output_bytes(),
                 };
-                Ok::<_, String>(Element { value: Record { key, value }, meta: element.meta })
+                let mut meta = element.meta;
+                if let Some(inputs) = &inputs {
+                    meta.headers = idempotency::of_record(&meta, inputs)?;
+                }
+                Ok::<_, String>(Element { value: Record { key, value }, meta })
             },
         );
         self.flow.note(records.node, |known| known.key = key_given);

@@ -8,6 +8,7 @@
 //! in metrics and in messages: keep it when the code around it changes.
 
 pub(crate) mod described;
+mod idempotency;
 mod keyed;
 mod lint;
 pub(crate) mod plan;

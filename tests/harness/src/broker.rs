@@ -198,6 +198,29 @@ impl Broker {
         (format!("127.0.0.1:{}", listener.behind), format!("127.0.0.1:{}", listener.advertised))
     }
 
+    /// How the batches of a partition are compressed in the broker's log: 0 not, 1 gzip, 2 snappy, 3 lz4, 4 zstd. `None`
+    /// for a broker that was not started here, whose log is elsewhere.
+    pub fn codecs(&self, topic: &str, partition: i32) -> Option<Vec<u8>> {
+        // Of a batch: its length at 8 (of what follows), its attributes at 21, of which three bits are the codec.
+        const BEFORE_LENGTH: usize = 8;
+        const LENGTH: usize = 4;
+        const ATTRIBUTES: usize = 21;
+        if !self.own {
+            return None;
+        }
+        let file = self.folder.join(format!("logs/{topic}-{partition}/00000000000000000000.log"));
+        let log = std::fs::read(&file).unwrap_or_else(|e| panic!("read {}: {e}", file.display()));
+        let mut codecs = Vec::new();
+        let mut rest = &log[..];
+        while rest.len() > ATTRIBUTES + 1 {
+            let length =
+                rest[BEFORE_LENGTH..][..LENGTH].iter().fold(0, |all, byte| all << 8 | usize::from(*byte));
+            codecs.push(rest[ATTRIBUTES + 1] & 0b111);
+            rest = rest.get(BEFORE_LENGTH + LENGTH + length..).unwrap_or_default();
+        }
+        Some(codecs)
+    }
+
     fn signal(&self, signal: Signal) {
         match self.child().as_ref() {
             Some(child) => process::signal(child, signal),

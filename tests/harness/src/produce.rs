@@ -49,6 +49,12 @@ impl Message {
         self
     }
 
+    /// With one more header that has no value.
+    pub fn null_header(mut self, name: &str) -> Message {
+        self.headers.push((name.to_owned(), None));
+        self
+    }
+
     /// With one more header.
     pub fn header(mut self, name: &str, value: &[u8]) -> Message {
         self.headers.push((name.to_owned(), Some(value.to_vec())));
@@ -91,12 +97,17 @@ pub struct Writer {
 impl Writer {
     /// A plain, idempotent producer.
     pub fn new(kafka: &Kafka) -> Writer {
-        Writer::with(kafka, None)
+        Writer::with(kafka, &[])
+    }
+
+    /// A plain, idempotent producer that compresses so: `gzip`, `snappy` …
+    pub fn compressing(kafka: &Kafka, codec: &str) -> Writer {
+        Writer::with(kafka, &[("compression.type", codec)])
     }
 
     /// A producer of transactions; older ones of the same id are fenced, their open transactions aborted.
     pub fn transactional(kafka: &Kafka, id: &str) -> Writer {
-        let writer = Writer::with(kafka, Some(id));
+        let writer = Writer::with(kafka, &[("transactional.id", id)]);
         writer
             .producer
             .init_transactions(REQUEST)
@@ -104,7 +115,7 @@ impl Writer {
         writer
     }
 
-    fn with(kafka: &Kafka, transactional: Option<&str>) -> Writer {
+    fn with(kafka: &Kafka, further: &[(&str, &str)]) -> Writer {
         let reports = Reports::default();
         let mut config = kafka.client();
         config
@@ -115,8 +126,8 @@ impl Writer {
             // The topic's limit decides.
             .set("message.max.bytes", "10000000")
             .set("message.timeout.ms", "60000");
-        if let Some(id) = transactional {
-            config.set("transactional.id", id);
+        for (name, value) in further {
+            config.set(*name, *value);
         }
         let producer = config
             .create_with_context(reports.clone())
