@@ -6,6 +6,7 @@ use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
@@ -110,6 +111,9 @@ pub struct Metrics {
     pub durable_epoch: Gauge,
     /// Newest epoch whose output every process has published; only where output goes by way of the store.
     pub published_epoch: Gauge,
+    /// How long a worker thread was with the publication of exactly-once output: it hands over and takes news, and never
+    /// waits for a transaction.
+    pub publication_wait: Histogram,
     /// The number of the newest commit record.
     pub record_number: Gauge,
     /// The generation.
@@ -169,6 +173,10 @@ impl Metrics {
             published_epoch: page.shows(
                 "published_epoch",
                 "Newest epoch whose output every process has published (exactly once with a store)",
+            ),
+            publication_wait: page.shows_times(
+                "publication_wait",
+                "How long a worker thread was with the publication of exactly-once output",
             ),
             record_number: page.shows("record_number", "Number of the newest commit record"),
             generation: page.shows("generation", "Generation of the cluster"),
@@ -247,6 +255,13 @@ impl Page {
     }
 
     /// The same with its unit behind its name.
+    /// A histogram of short times.
+    fn shows_times(&mut self, name: &str, help: &str) -> Histogram {
+        let histogram = Histogram::new([0.000_1, 0.001, 0.005, 0.02, 0.1, 1.0]);
+        self.0.register_with_unit(name, help, Unit::Seconds, histogram.clone());
+        histogram
+    }
+
     fn shows_in<M: Metric + Clone + Default>(&mut self, unit: Unit, name: &str, help: &str) -> M {
         let figure = M::default();
         self.0.register_with_unit(name, help, unit, figure.clone());

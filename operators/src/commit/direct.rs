@@ -15,6 +15,7 @@ use crate::frontier::FrontierHands;
 use crate::source::CommitOutcome;
 use crate::time::Time;
 use std::sync::Arc;
+use std::time::Instant;
 use tidegate_recovery::{EventTime, Part};
 use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
@@ -49,6 +50,7 @@ pub fn publish_directly<'s>(
         // The oldest commit epoch that is not published.
         let mut published = CommitEpochs::new(process.schedule);
         move |frontiers| {
+            let started = Instant::now();
             marked.for_each(|_, rows| debug_assert!(rows.is_empty(), "steps emit rows only with a store"));
             acknowledged.for_each(|_, _| ());
             let Some(held) = &mut capability else { return };
@@ -91,6 +93,7 @@ pub fn publish_directly<'s>(
             } else if oldest > held.time().epoch {
                 held.downgrade(&Time::new(oldest, EventTime::MAX));
             }
+            process.metrics.publication_wait.observe(started.elapsed().as_secs_f64());
         }
     });
     parts

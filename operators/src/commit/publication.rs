@@ -18,6 +18,7 @@ use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 use tidegate_recovery::{Epoch, EventTime, Slot};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::ExchangeCore;
@@ -76,6 +77,7 @@ fn announce_published<'s>(
         drop(capabilities);
         let mut is_last = false;
         move |frontiers| {
+            let started = Instant::now();
             input.for_each(|_, announcements| {
                 for durable in announcements.drain(..) {
                     if leads {
@@ -122,6 +124,7 @@ fn announce_published<'s>(
             if is_over {
                 capability = None;
             }
+            context.process().metrics.publication_wait.observe(started.elapsed().as_secs_f64());
         }
     });
     published
@@ -144,6 +147,7 @@ fn receive_published<'s>(
     let mut slots: BTreeMap<Slot, Epoch> = io.slots().into_iter().map(|slot| (slot, resumed)).collect();
     builder.build(move |_capabilities| {
         move |_frontiers| {
+            let started = Instant::now();
             let mut moved = false;
             input.for_each(|_, published| {
                 for SlotPublished { slot, epoch, .. } in published.drain(..) {
@@ -163,6 +167,7 @@ fn receive_published<'s>(
                 if leads {
                     context.process().metrics.published_epoch.set(all.0 as i64);
                 }
+                context.process().metrics.publication_wait.observe(started.elapsed().as_secs_f64());
             }
         }
     });

@@ -67,6 +67,29 @@ pub(crate) fn pass_through(run: &Run<'_>, language: Language) -> Result<Command>
     Ok(command)
 }
 
+/// The same exactly once, with a transaction every `commit`; without a store, since it keeps no state.
+pub(crate) fn pass_through_exactly_once(run: &Run<'_>, commit: &str) -> Result<Command> {
+    let mut command = pass_through(run, Language::Rust)?;
+    exactly_once(&mut command);
+    command.env("TIDEGATE__RECOVERY__COMMIT_INTERVAL", commit);
+    Ok(command)
+}
+
+/// The windows exactly once, with a store and a transaction every second.
+pub(crate) fn windows_exactly_once(run: &Run<'_>) -> Result<Command> {
+    let mut command = windows(run, Language::Rust)?;
+    exactly_once(&mut command);
+    Ok(command)
+}
+
+/// Every run has a store of its own, so it has a control topic of its own too.
+fn exactly_once(command: &mut Command) {
+    command
+        .env("TIDEGATE__KAFKA__CONSUMER__DELIVERY", "exactly_once")
+        .env("TIDEGATE__EXACTLY_ONCE__CONTROL_TOPIC", unique("bench-control"))
+        .env("TIDEGATE__EXACTLY_ONCE__CREATE__REPLICATION", "1");
+}
+
 /// The windows to the end of the topic, with a store.
 pub(crate) fn windows(run: &Run<'_>, language: Language) -> Result<Command> {
     let mut command = command(Flow::Windows, language, &run.sitting.kafka, run.sitting.from.name(), run.to)?;

@@ -21,6 +21,8 @@ use crate::error::{Error, Result};
 
 /// Most messages that one poll hands out.
 const BATCH: usize = 1_000;
+/// How long a transactional call may take.
+const TRANSACTION_MS: c_int = 30_000;
 /// The partition that means "let the partitioner choose".
 const UNASSIGNED: i32 = -1;
 
@@ -365,6 +367,46 @@ impl Producer {
         Ok(records)
     }
 
+    /// Initialises the transactions of a producer with a `transactional.id`.
+    pub(crate) fn init_transactions(&self) -> Result<()> {
+        // SAFETY: the client lives, and only this thread calls into it.
+        succeeded("initialise transactions", unsafe {
+            sys::rd_kafka_init_transactions(self.client.0, TRANSACTION_MS)
+        })
+    }
+
+    /// Begins a transaction.
+    pub(crate) fn begin(&self) -> Result<()> {
+        // SAFETY: the client lives, and only this thread calls into it.
+        succeeded("begin a transaction", unsafe { sys::rd_kafka_begin_transaction(self.client.0) })
+    }
+
+    /// Commits the transaction together with the group's offsets of `topic`, one for each partition.
+    pub(crate) fn commit(&self, group: &str, topic: &str, next: &[i64]) -> Result<()> {
+        let (group, topic) = (c_string(group)?, c_string(topic)?);
+        let room = c_int::try_from(next.len()).unwrap_or(c_int::MAX);
+        // SAFETY: list and metadata are made and destroyed here, the call copies both; each element that `add` returns
+        // points into the list and is written before the next `add`, which may move it.
+        let sent = unsafe {
+            let list = sys::rd_kafka_topic_partition_list_new(room);
+            for (partition, offset) in (0..).zip(next) {
+                let element = sys::rd_kafka_topic_partition_list_add(list, topic.as_ptr(), partition);
+                (*element).offset = *offset;
+            }
+            let metadata = sys::rd_kafka_consumer_group_metadata_new(group.as_ptr());
+            let sent =
+                sys::rd_kafka_send_offsets_to_transaction(self.client.0, list, metadata, TRANSACTION_MS);
+            sys::rd_kafka_consumer_group_metadata_destroy(metadata);
+            sys::rd_kafka_topic_partition_list_destroy(list);
+            sent
+        };
+        succeeded("send offsets to a transaction", sent)?;
+        // SAFETY: the client lives, and only this thread calls into it.
+        succeeded("commit a transaction", unsafe {
+            sys::rd_kafka_commit_transaction(self.client.0, TRANSACTION_MS)
+        })
+    }
+
     /// Hands out delivery reports, waiting up to `timeout_ms` for the first.
     pub(crate) fn serve(&self, timeout_ms: c_int) {
         // SAFETY: the client lives, and only this thread calls into it. The answer is the number of reports.
@@ -409,6 +451,20 @@ fn check(what: &'static str, code: sys::rd_kafka_resp_err_t) -> Result<()> {
         RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
         error => Err(Error::Kafka { what, reason: error_text(error) }),
     }
+}
+
+/// An error object is ours to destroy; there is none when the call succeeded.
+fn succeeded(what: &'static str, error: *mut sys::rd_kafka_error_t) -> Result<()> {
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: a valid error object, whose text is copied before its only destruction.
+    let reason = unsafe {
+        let reason = CStr::from_ptr(sys::rd_kafka_error_string(error)).to_string_lossy().into_owned();
+        sys::rd_kafka_error_destroy(error);
+        reason
+    };
+    Err(Error::Kafka { what, reason })
 }
 
 fn error_text(code: sys::rd_kafka_resp_err_t) -> String {

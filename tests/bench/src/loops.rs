@@ -6,6 +6,7 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 
@@ -13,6 +14,8 @@ use crate::error::{Error, Result};
 use crate::librdkafka::{Consumer, Message, Producer};
 use crate::workload::{OUT_OF_ORDER_MS, WINDOW_MS};
 
+/// The raw loops' group.
+const GROUP: &str = "tidegate-bench-raw";
 /// How long a poll waits for its batch to become full; short, or the last one of a topic would idle.
 const POLL_MS: i32 = 10;
 
@@ -25,6 +28,10 @@ pub(crate) enum Task {
     CopySingly,
     /// Read all records and write them a batch at a time, which loses the timestamps.
     CopyBatched,
+    /// Read all records and write each with its timestamp, in transactions that carry the offsets.
+    CopySinglyInTransactions,
+    /// The same a batch at a time, which loses the timestamps.
+    CopyBatchedInTransactions,
     /// Count the records of each key.
     Count,
     /// Count the records of each key and minute, and write each count when its minute is over.
@@ -57,6 +64,9 @@ pub(crate) struct LoopArgs {
     /// A further setting of the producer.
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub(crate) producer: Vec<(String, String)>,
+    /// How long a transaction takes, in milliseconds, for the tasks that have some.
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) transaction_ms: u64,
     /// Where `count` writes the number of its keys.
     #[arg(long)]
     pub(crate) keys_to: Option<PathBuf>,
@@ -68,6 +78,8 @@ pub(crate) fn run(args: &LoopArgs) -> Result<()> {
         Task::Consume => consume(args),
         Task::CopySingly => copy_singly(args),
         Task::CopyBatched => copy_batched(args),
+        Task::CopySinglyInTransactions => copy_in_transactions(args, false),
+        Task::CopyBatchedInTransactions => copy_in_transactions(args, true),
         Task::Count => count(args),
         Task::Windows => windows(args),
     }?;
@@ -83,7 +95,7 @@ fn consumer(args: &LoopArgs) -> Result<Consumer> {
     let mut settings = vec![
         ("bootstrap.servers", args.brokers.as_str()),
         ("broker.address.family", "v4"),
-        ("group.id", "tidegate-bench-raw"),
+        ("group.id", GROUP),
         ("enable.auto.commit", "false"),
         ("auto.offset.reset", "error"),
         // By default a consumer that is slower than its fetches pauses them for a second at a time.
@@ -182,6 +194,43 @@ fn copy_batched(args: &LoopArgs) -> Result<u64> {
         producer.send_batch(&batch)?;
         producer.serve(0);
     }
+    producer.finish()
+}
+
+fn copy_in_transactions(args: &LoopArgs, batched: bool) -> Result<u64> {
+    let mut consumer = consumer(args)?;
+    let mut producer = producer(args)?;
+    producer.init_transactions()?;
+    producer.begin()?;
+    let mut ends = Ends::ask(&consumer, args)?;
+    let mut next = vec![0; ends.ends.len()];
+    let every = Duration::from_millis(args.transaction_ms);
+    let mut began = Instant::now();
+    while ends.open > 0 {
+        let batch = consumer.poll(POLL_MS)?;
+        for message in batch.iter() {
+            let message = message?;
+            ends.saw(message);
+            if let Some(next) =
+                usize::try_from(message.partition()).ok().and_then(|place| next.get_mut(place))
+            {
+                *next = message.offset() + 1;
+            }
+            if !batched {
+                producer.send(None, message.key(), message.value(), message.timestamp())?;
+            }
+        }
+        if batched {
+            producer.send_batch(&batch)?;
+        }
+        producer.serve(0);
+        if began.elapsed() >= every {
+            producer.commit(GROUP, &args.from, &next)?;
+            producer.begin()?;
+            began = Instant::now();
+        }
+    }
+    producer.commit(GROUP, &args.from, &next)?;
     producer.finish()
 }
 

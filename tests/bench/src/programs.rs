@@ -7,6 +7,7 @@ use crate::suite::{Output, Program, raw};
 
 const CONSUME: &str = "consume";
 const COPY: &str = "copy";
+const COPY_ONCE: &str = "copy, exactly once";
 const COUNT: &str = "count per key";
 const WINDOWS: &str = "count per key and minute";
 
@@ -14,6 +15,9 @@ const RUST: &str = "flow in Rust";
 const YAML: &str = "flow in YAML";
 const RUST_STORE: &str = "flow in Rust, a snapshot every second";
 const RUST_UNSAVED: &str = "flow in Rust, nothing saved";
+const RUST_ONCE: &str = "flow in Rust, exactly once";
+const EVERY_SECOND: &str = "flow in Rust, a transaction every second";
+const EVERY_TENTH: &str = "flow in Rust, a transaction every 100 ms";
 const YAML_STORE: &str = "flow in YAML, a snapshot every second";
 
 /// All programs, in the order of the table.
@@ -26,8 +30,13 @@ pub(crate) fn all() -> Vec<Program> {
         program(COPY, "raw, in batches", Output::Copy, raw(Task::CopyBatched)),
         program(COPY, RUST, Output::Copy, |run| flows::pass_through(run, Language::Rust)),
         program(COPY, YAML, Output::Copy, |run| flows::pass_through(run, Language::Yaml)),
+        program(COPY_ONCE, "raw, one by one", Output::Copy, raw(Task::CopySinglyInTransactions)),
+        program(COPY_ONCE, "raw, in batches", Output::Copy, raw(Task::CopyBatchedInTransactions)),
+        program(COPY_ONCE, EVERY_SECOND, Output::Copy, |run| flows::pass_through_exactly_once(run, "1s")),
+        program(COPY_ONCE, EVERY_TENTH, Output::Copy, |run| flows::pass_through_exactly_once(run, "100ms")),
         program(WINDOWS, "raw", Output::Windows, raw(Task::Windows)),
         program(WINDOWS, RUST_STORE, Output::Windows, |run| flows::windows(run, Language::Rust)),
+        program(WINDOWS, RUST_ONCE, Output::Windows, flows::windows_exactly_once),
         program(WINDOWS, RUST_UNSAVED, Output::Windows, flows::windows_unsaved),
         program(WINDOWS, YAML_STORE, Output::Windows, |run| flows::windows(run, Language::Yaml)),
     ]
@@ -65,7 +74,41 @@ pub(crate) fn add_bounds(report: &mut Report) {
             from: format!("{saved:.2} against {unsaved:.2} CPU-s a run"),
         });
     }
+    add_exactly_once(report, &mut bounds);
     report.bounds.extend(bounds);
+}
+
+fn add_exactly_once(report: &Report, bounds: &mut Vec<Bound>) {
+    bounds.extend(against_raw(report, COPY_ONCE, EVERY_SECOND, "pass-through flow, exactly once", 1.3));
+    if let (Some(second), Some(tenth)) =
+        (wall(report, COPY_ONCE, EVERY_SECOND), wall(report, COPY_ONCE, EVERY_TENTH))
+    {
+        bounds.push(Bound {
+            what: "the same with a transaction every 100 ms against every second: rate".into(),
+            value: second / tenth,
+            unit: "×",
+            limit: Limit::AtLeast(0.8),
+            from: format!("{tenth:.2} s against {second:.2} s"),
+        });
+    }
+    if let (Some(once), Some(saved)) = (cpu(report, WINDOWS, RUST_ONCE), cpu(report, WINDOWS, RUST_STORE)) {
+        bounds.push(Bound {
+            what: "the windows in Rust, exactly once against at least once: CPU".into(),
+            value: once / saved,
+            unit: "×",
+            limit: Limit::AtMost(1.25),
+            from: format!("{once:.2} against {saved:.2} CPU-s a run"),
+        });
+    }
+    if let (Some(once), Some(saved)) = (wall(report, WINDOWS, RUST_ONCE), wall(report, WINDOWS, RUST_STORE)) {
+        bounds.push(Bound {
+            what: "the same: rate".into(),
+            value: saved / once,
+            unit: "×",
+            limit: Limit::AtLeast(0.9),
+            from: format!("{once:.2} s against {saved:.2} s"),
+        });
+    }
 }
 
 fn against_raw(report: &Report, work: &str, name: &str, what: &str, limit: f64) -> Option<Bound> {
@@ -90,6 +133,10 @@ fn rate_against_raw(report: &Report, work: &str, name: &str, what: &str, limit: 
         limit: Limit::AtLeast(limit),
         from: format!("{flow:.2} s against {raw:.2} s, from the start of the process to its end"),
     })
+}
+
+fn wall(report: &Report, work: &str, name: &str) -> Option<f64> {
+    Some(report.program(work, name)?.samples.wall_s().middle)
 }
 
 fn cpu(report: &Report, work: &str, name: &str) -> Option<f64> {

@@ -73,9 +73,19 @@ pub(crate) fn raw(task: Task) -> MakeCommand {
         Task::Consume => |run| Ok(raw_command(run, "consume")),
         Task::CopySingly => |run| Ok(raw_command(run, "copy-singly")),
         Task::CopyBatched => |run| Ok(raw_command(run, "copy-batched")),
+        Task::CopySinglyInTransactions => |run| Ok(transactional(run, "copy-singly-in-transactions")),
+        Task::CopyBatchedInTransactions => |run| Ok(transactional(run, "copy-batched-in-transactions")),
         Task::Count => |run| Ok(raw_command(run, "count")),
         Task::Windows => |run| Ok(raw_command(run, "windows")),
     }
+}
+
+/// The producer has an id of its own, so that no run fences another.
+fn transactional(run: &Run<'_>, task: &str) -> Command {
+    let mut command = raw_command(run, task);
+    let id = tidegate_harness::kafka::unique("bench-raw");
+    command.arg("--producer").arg(format!("transactional.id={id}"));
+    command
 }
 
 fn raw_command(run: &Run<'_>, task: &str) -> Command {
