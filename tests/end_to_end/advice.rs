@@ -4,7 +4,7 @@ use tidegate_harness::Broker;
 
 use crate::case::{Case, DEADLINE, numbered};
 
-/// A43
+// A43
 #[test]
 fn state_over_a_compacted_topic_is_warned_of_and_a_copy_of_it_is_not() {
     let kafka = Broker::shared().kafka();

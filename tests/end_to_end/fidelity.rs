@@ -24,7 +24,7 @@ fn one_partition(name: &str, settings: &[(&str, &str)]) -> Case {
     case
 }
 
-/// A2 fault K15
+// A2 K15
 #[test]
 fn absent_empty_and_arbitrary_bytes_and_headers_that_repeat_or_have_no_value_come_out_as_they_came_in() {
     let case = one_partition("fidelity", &[]);
@@ -61,7 +61,7 @@ fn absent_empty_and_arbitrary_bytes_and_headers_that_repeat_or_have_no_value_com
     case.wait_caught_up();
 }
 
-/// A2: the time at which a broker took a record in is the record's time.
+// A2: the time at which a broker took a record in is the record's time.
 #[test]
 fn a_timestamp_that_the_broker_has_set_goes_on() {
     let case = one_partition("append-time", &[("message.timestamp.type", "LogAppendTime")]);
@@ -72,7 +72,7 @@ fn a_timestamp_that_the_broker_has_set_goes_on() {
     assert_eq!(contents(&case, &case.output), came_in);
 }
 
-/// fault K15
+// K15
 #[test]
 fn every_compression_is_read_and_written() {
     let broker = Broker::shared();
@@ -99,7 +99,7 @@ fn every_compression_is_read_and_written() {
     }
 }
 
-/// fault K15
+// K15
 #[test]
 fn a_record_as_large_as_the_topics_take_passes_among_small_ones() {
     // Below the limit of a topic (1 048 588 bytes) by the frame of a batch; nothing compresses it.

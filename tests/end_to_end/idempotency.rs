@@ -31,7 +31,7 @@ fn run_twice(case: &Case, flow: &FlowText) {
     case.launch(flow).shape(1, 3).until_end().run_to_exit(0, DEADLINE);
 }
 
-/// A44 L12 L65
+// A44 L12 L65
 #[test]
 fn a_record_that_is_written_again_has_the_name_that_it_had() {
     let case = Case::new("names", 2);
@@ -54,7 +54,7 @@ fn a_record_that_is_written_again_has_the_name_that_it_had() {
     }
 }
 
-/// A44 L65
+// A44 L65
 #[test]
 fn a_windows_result_is_named_by_step_key_and_start_however_often_it_is_written() {
     let case = Case::new("window-names", 2);

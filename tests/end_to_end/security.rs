@@ -90,7 +90,7 @@ fn a_wrong_password_a_wrong_authority_and_a_wrong_name_end_the_start_within_ten_
     assert!(text.contains(&address) && text.contains("another host name"), "{text}");
 }
 
-/// K18
+// K18
 #[test]
 fn a_client_shows_its_certificate_where_the_brokers_want_one_and_another_is_refused_with_78() {
     let case = Case::on(broker().kafka(), "mutual", 1);

@@ -54,7 +54,7 @@ fn by(token: &str) -> String {
     format!("security: {{ protocol: sasl_ssl, mechanism: OAUTHBEARER, {token}, ca_file: {ca_file:?} }}")
 }
 
-/// K18
+// K18
 #[test]
 fn a_flow_logs_in_with_the_token_that_a_command_prints_or_a_file_holds() {
     let case = Case::on(broker().kafka(), "tokens", 2);
@@ -70,7 +70,7 @@ fn a_flow_logs_in_with_the_token_that_a_command_prints_or_a_file_holds() {
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..100);
 }
 
-/// K18
+// K18
 #[test]
 fn a_token_that_cannot_be_had_or_is_not_taken_ends_the_start_within_ten_seconds_with_78() {
     let case = Case::on(broker().kafka(), "no-token", 1);
@@ -94,7 +94,7 @@ fn a_token_that_cannot_be_had_or_is_not_taken_ends_the_start_within_ten_seconds_
     assert!(text.contains("`sleep` did not end within 4s"), "{text}");
 }
 
-/// K18
+// K18
 #[test]
 fn tokens_are_renewed_while_records_flow_and_one_that_fails_later_is_asked_for_again_without_loss() {
     let case = Case::on(broker().kafka(), "renewed", 2);

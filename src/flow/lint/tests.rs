@@ -94,7 +94,7 @@ fn state_that_begins_at_the_end_of_the_topics_is_warned_of() {
     assert_eq!(found(&earliest, &keyed, STORE), []);
 }
 
-/// fault S14
+// S14
 #[test]
 fn a_store_in_a_folder_for_temporary_files_is_warned_of() {
     let store = |directory| format!("recovery: {{ directory: {directory} }}\n");
@@ -106,7 +106,7 @@ fn a_store_in_a_folder_for_temporary_files_is_warned_of() {
     assert_eq!(temporary(Path::new("/tmpfiles")), None, "a name is a whole name");
 }
 
-/// requirement E10
+// E10
 #[test]
 fn what_takes_from_exactly_once_is_warned_of() {
     let exactly = "    delivery: exactly_once";
