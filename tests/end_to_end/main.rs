@@ -41,6 +41,7 @@ mod silence;
 mod stale_writer;
 mod standing;
 mod store;
+mod store_and_group;
 mod tokens;
 mod topics;
 mod two_sinks;

@@ -174,6 +174,18 @@ impl Kafka {
             .unwrap_or_else(|e| panic!("commit offsets of group {group}: {e}"));
     }
 
+    /// Makes the brokers forget a group and its offsets, as they do when it was silent for longer than their retention; it
+    /// must have no members.
+    pub fn forget_group(&self, group: &str) {
+        let results = block_on(self.admin().delete_groups(&[group], &admin_options()))
+            .unwrap_or_else(|e| panic!("delete group {group}: {e}"));
+        for result in results {
+            if let Err((group, code)) = result {
+                panic!("delete group {group}: {code}");
+            }
+        }
+    }
+
     /// Log start and high watermark of every partition, open transactions included.
     pub fn log_bounds(&self, topic: &str) -> BTreeMap<i32, (i64, i64)> {
         self.bounds(topic, "read_uncommitted")
