@@ -12,6 +12,7 @@ use crate::outboxes::OutboxCommand;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
+pub use replay_to::ReplayTo;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
@@ -50,6 +51,19 @@ fn offsets_help(example: &str) -> String {
     )
 }
 
+fn replay_help(example: &str) -> String {
+    format!(
+        "Examples:\n  {example} --to earliest\n  \
+         {example} --to timestamp:2026-01-31T12:00:00Z --dry-run\n  \
+         {example} --to offset:orders.in/0=1200,orders.in/1=1180\n\n\
+         The flow must be stopped: a store that is in use and a group with members are refused. The state in the store is \
+         dropped, so that windows are computed anew from there; records that were handled before are handled again. \
+         Output that exactly_once still owes is published first. A time after the last record means the end. Partitions that \
+         offset does not name stay where they are. Without a recovery store only the group is reset, and nothing \
+         shows whether the flow runs."
+    )
+}
+
 #[derive(Debug, Subcommand)]
 enum CliCommand<S: Args> {
     /// Run a flow
@@ -69,7 +83,7 @@ enum CliCommand<S: Args> {
         tidegate check flow.yaml --format json   # one problem per line, for a program\n\n\
         Exits with 0 when the flow can run, else with 78.")]
     Check(CliCheck<S>),
-    /// Look where a flow stands
+    /// Look where a flow stands, or let it go on somewhere else
     #[command(subcommand)]
     Offsets(CliOffsets<S>),
     /// Look into a recovery store
@@ -102,6 +116,24 @@ enum CliOffsets<S: Args> {
     /// Print for each partition what the group and the store say, what the log holds, and the lag: nothing is changed
     #[command(after_help = offsets_help("tidegate offsets show flow.yaml -r ./recovery"))]
     Show(CliOffsetsShow<S>),
+    /// Let a stopped flow go on somewhere else: store and group are reset together
+    #[command(after_help = replay_help("tidegate offsets replay flow.yaml -r ./recovery"))]
+    Replay(CliOffsetsReplay<S>),
+}
+
+#[derive(Debug, Args)]
+struct CliOffsetsReplay<S: Args> {
+    #[command(flatten)]
+    source: S,
+    /// Where to go on: earliest, timestamp:WHEN (RFC 3339 or milliseconds), or offset:TOPIC/PARTITION=OFFSET,…
+    #[arg(long, value_name = "WHERE", value_parser = replay_to::parse)]
+    to: ReplayTo,
+    /// Directory of the recovery store, when the file does not name it
+    #[arg(short = 'r', long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    recovery: Option<String>,
+    /// Only show where each partition would go on
+    #[arg(long)]
+    dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -313,6 +345,8 @@ pub enum Config {
     Check(CheckConfig),
     /// Print where a flow stands.
     OffsetsShow(OffsetsConfig),
+    /// Let a stopped flow go on somewhere else.
+    OffsetsReplay(ReplayConfig),
     /// Print what a store holds.
     RecoveryInspect(PathBuf),
     /// Check a store.
@@ -381,6 +415,17 @@ pub struct OffsetsConfig {
     pub json: bool,
 }
 
+/// Let a stopped flow go on somewhere else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayConfig {
+    /// The flow.
+    pub flow: FlowConfig,
+    /// Where it goes on.
+    pub to: ReplayTo,
+    /// Only look.
+    pub dry_run: bool,
+}
+
 /// What becomes of a command line.
 #[derive(Debug)]
 pub enum Parsed {
@@ -419,9 +464,14 @@ fn command<S: FlowSource>(name: &str, version: Option<&str>) -> clap::Command {
                 check.after_help(format!("Example:\n  {name} check --config settings.yaml --explain"))
             })
             .mut_subcommand("offsets", |offsets| {
-                offsets.mut_subcommand("show", |show| {
-                    show.after_help(offsets_help(&format!("{name} offsets show --config settings.yaml")))
-                })
+                offsets
+                    .mut_subcommand("show", |show| {
+                        show.after_help(offsets_help(&format!("{name} offsets show --config settings.yaml")))
+                    })
+                    .mut_subcommand("replay", |replay| {
+                        replay
+                            .after_help(replay_help(&format!("{name} offsets replay --config settings.yaml")))
+                    })
             })
             .mut_subcommand("completions", |completions| {
                 completions.after_help(format!("Example:\n  {name} completions bash"))
@@ -474,6 +524,15 @@ fn parse_as<S: FlowSource>(
                 flags: settings([("-r", "recovery.directory", show.recovery)]),
             },
             json: show.format == "json",
+        })),
+        CliCommand::Offsets(CliOffsets::Replay(replay)) => Parsed::Do(Config::OffsetsReplay(ReplayConfig {
+            flow: FlowConfig {
+                file: replay.source.file(),
+                kind,
+                flags: settings([("-r", "recovery.directory", replay.recovery)]),
+            },
+            to: replay.to,
+            dry_run: replay.dry_run,
         })),
         CliCommand::Recovery(CliRecovery::Inspect { directory }) => {
             Parsed::Do(Config::RecoveryInspect(directory))
@@ -546,5 +605,6 @@ fn settings<const N: usize>(given: [(&'static str, &'static str, Option<String>)
         .collect()
 }
 
+mod replay_to;
 #[cfg(test)]
 mod tests;

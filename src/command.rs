@@ -8,7 +8,7 @@ use crate::config::settings::LogSettings;
 use crate::config::{FlowDescription, Problems, Settings};
 use crate::flow::{Flow, described};
 use crate::run::{Describe, Job};
-use crate::{demo, outboxes, run, standing, telemetry};
+use crate::{demo, outboxes, replay, run, standing, telemetry};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -45,6 +45,7 @@ fn perform(config: Config, program: Option<(String, Describe)>) -> ExitCode {
         Config::Run(config) => start(&config, &environment, program),
         Config::Check(config) => check(&config, &environment, program),
         Config::OffsetsShow(config) => show_offsets(&config, &environment, program),
+        Config::OffsetsReplay(config) => replay_flow(&config, &environment, program),
         Config::RecoveryInspect(directory) => {
             look(&directory, |store| store.inspect().map(|found| (found.to_string(), true)))
         }
@@ -131,6 +132,27 @@ fn show_offsets(
         Err(fault) => {
             eprintln!("{fault}");
             ExitCode::from(fault.class.exit_code())
+        }
+    }
+}
+
+/// Resets where the flow goes on, and prints it.
+fn replay_flow(
+    config: &cli::ReplayConfig,
+    environment: &Environment,
+    program: Option<(String, Describe)>,
+) -> ExitCode {
+    let (job, _) = match load_job(&config.flow, RunOptions::default(), environment, program) {
+        Ok(loaded) => loaded,
+        Err(code) => return code,
+    };
+    telemetry::start(&LogSettings { level: "warn".into(), ..job.settings.log.clone() });
+    match replay::replay(&job, &config.to, config.dry_run) {
+        Ok(done) => print(&done.to_string()).map_or_else(|code| code, |()| ExitCode::SUCCESS),
+        Err(cause) => {
+            let code = if cause.code.is_empty() { String::new() } else { format!("{}: ", cause.code) };
+            eprintln!("{code}{}", cause.text);
+            ExitCode::from(cause.exit_code())
         }
     }
 }

@@ -38,8 +38,8 @@ use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::steps::FlowSteps;
 use tidegate_recovery::storage::LocalDirectory;
 use tidegate_recovery::{
-    ClusterShape, Epoch, ErrorClass, Generation, Lease, LeaseKeeper, NextOffset, OpenOptions, Opened,
-    Publisher, RecoveryStore, ResumeState, RunId, Slot, StopRequest,
+    ClusterShape, Epoch, ErrorClass, FlowFingerprint, Generation, Lease, LeaseKeeper, NextOffset,
+    OpenOptions, Opened, Publisher, RecoveryStore, ResumeState, RunId, Slot, StepTable, StopRequest,
 };
 
 /// A flow, as the run needs it: called once to plan and once on every worker thread.
@@ -392,31 +392,53 @@ fn lead(
         return Ok(Assignment { generation: present.next_generation(), settings: message(None)? });
     };
     let processes = u32::try_from(present.run_ids.len()).unwrap_or(u32::MAX);
-    let options = OpenOptions {
-        flow: job.name.clone(),
-        fingerprint: plan.fingerprint(),
-        steps: steps.table().clone(),
-        run: present.run_ids.first().copied().unwrap_or(RunId(0)),
-        host: clients::host_name(),
-        build: build_id(),
-        shape: ClusterShape { processes, workers_per_process: job.settings.cluster.workers_per_process },
-        slots: (0..processes).map(Slot).collect(),
-        peer_timeout: job.settings.cluster.peer_timeout,
-        store_timeout: job.settings.recovery.store_timeout,
-        allow_dropped_state: job.allow_dropped_state,
-        allow_older_snapshot: job.allow_older_snapshot,
-    };
-    let opened = if job.is_exactly_once() {
-        open_with_output(job, clients, store, &options)?
-    } else {
-        let opened = store.open(&options, None).map_err(|error| store_cause(&error))?;
-        refuse_owed_output(&opened)?;
-        opened
-    };
+    let shape = ClusterShape { processes, workers_per_process: job.settings.cluster.workers_per_process };
+    let run = present.run_ids.first().copied().unwrap_or(RunId(0));
+    let options =
+        OpenOptions { steps: steps.table().clone(), ..open_options(job, plan.fingerprint(), run, shape) };
+    let opened = open_store(job, clients, store, &options)?;
     let settings = message(Some(opened.resume.clone()))?;
     let generation = opened.resume.generation();
     *leading = Some(Leading { lease: opened.lease, publisher: opened.publisher });
     Ok(Assignment { generation, settings })
+}
+
+/// What is said to a store, but for the steps that keep rows.
+pub(crate) fn open_options(
+    job: &Job,
+    fingerprint: FlowFingerprint,
+    run: RunId,
+    shape: ClusterShape,
+) -> OpenOptions {
+    OpenOptions {
+        flow: job.name.clone(),
+        fingerprint,
+        steps: StepTable::default(),
+        run,
+        host: clients::host_name(),
+        build: build_id(),
+        shape,
+        slots: (0..shape.processes).map(Slot).collect(),
+        peer_timeout: job.settings.cluster.peer_timeout,
+        store_timeout: job.settings.recovery.store_timeout,
+        allow_dropped_state: job.allow_dropped_state,
+        allow_older_snapshot: job.allow_older_snapshot,
+    }
+}
+
+/// Opens the store as process 0, with all that earlier runs had left to publish.
+pub(crate) fn open_store(
+    job: &Job,
+    clients: &Clients,
+    store: &RecoveryStore,
+    options: &OpenOptions,
+) -> Result<Opened, Cause> {
+    if job.is_exactly_once() {
+        return open_with_output(job, clients, store, options);
+    }
+    let opened = store.open(options, None).map_err(|error| store_cause(&error))?;
+    refuse_owed_output(&opened)?;
+    Ok(opened)
 }
 
 /// The start of exactly-once output: older generations are fenced, and what they left over is published.

@@ -2,6 +2,7 @@
 
 use crate::clients;
 use crate::run::Job;
+use crate::table;
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
@@ -12,17 +13,24 @@ use tidegate_recovery::{ErrorClass, NextOffset, RecoveryStore, TopicPartition};
 
 /// Where a flow stands in one partition. All offsets are those of the next record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Position {
-    topic: String,
-    partition: i32,
+pub(crate) struct Position {
+    pub(crate) topic: String,
+    pub(crate) partition: i32,
     /// What the group has committed.
-    group: Option<i64>,
+    pub(crate) group: Option<i64>,
     /// Where a restore goes on.
-    store: Option<i64>,
-    log_start: i64,
-    log_end: i64,
+    pub(crate) store: Option<i64>,
+    pub(crate) log_start: i64,
+    pub(crate) log_end: i64,
     /// From the group's offset to the end of the log.
-    lag: Option<i64>,
+    pub(crate) lag: Option<i64>,
+}
+
+impl Position {
+    /// The partition.
+    pub(crate) fn name(&self) -> TopicPartition {
+        TopicPartition::new(&self.topic, self.partition)
+    }
 }
 
 /// Where a flow stands in all its partitions, sorted.
@@ -46,6 +54,15 @@ fn ask(
 ) -> Result<Standing, Fault> {
     let mut lookup = Lookup::new(consumer, job.settings.cluster.startup_timeout)?;
     let partitions = lookup.partitions(topics)?;
+    positions(&mut lookup, partitions, stored).map(Standing)
+}
+
+/// Where a flow stands in these partitions, whose offsets in the store are given.
+pub(crate) fn positions(
+    lookup: &mut Lookup,
+    partitions: Vec<TopicPartition>,
+    stored: &[(TopicPartition, NextOffset)],
+) -> Result<Vec<Position>, Fault> {
     let committed = lookup.committed(&partitions)?;
     let bounds = lookup.bounds(&partitions)?;
     let positions = partitions.into_iter().map(|partition| {
@@ -62,7 +79,7 @@ fn ask(
             lag: group.map(|group| (log.end.0 - group).max(0)),
         }
     });
-    Ok(Standing(positions.collect()))
+    Ok(positions.collect())
 }
 
 /// The offsets of the store's newest record; none when the flow has no store, or has not begun one.
@@ -87,31 +104,18 @@ impl Standing {
 impl fmt::Display for Standing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let head = ["topic", "partition", "group", "store", "log start", "log end", "lag"];
-        let shown = |offset: Option<i64>| offset.map_or("-".to_owned(), |offset| offset.to_string());
         let rows = self.0.iter().map(|one| {
             [
                 one.topic.clone(),
                 one.partition.to_string(),
-                shown(one.group),
-                shown(one.store),
+                table::offset(one.group),
+                table::offset(one.store),
                 one.log_start.to_string(),
                 one.log_end.to_string(),
-                shown(one.lag),
+                table::offset(one.lag),
             ]
         });
-        let table: Vec<[String; 7]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
-        let widths: [usize; 7] = std::array::from_fn(|column| {
-            table.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)
-        });
-        for (number, row) in table.iter().enumerate() {
-            if number > 0 {
-                writeln!(f)?;
-            }
-            write!(f, "{:<width$}", row[0], width = widths[0])?;
-            for (cell, width) in row.iter().zip(widths).skip(1) {
-                write!(f, "  {cell:>width$}")?;
-            }
-        }
-        Ok(())
+        let rows: Vec<[String; 7]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+        table::write(f, &rows)
     }
 }

@@ -34,6 +34,7 @@ mod poison;
 mod precedence;
 mod producer;
 mod readme_flows;
+mod replay;
 mod restore;
 mod security;
 mod signals;

@@ -43,6 +43,8 @@ pub struct Publisher {
     steps: Vec<RecordedStep>,
     offsets: BTreeMap<TopicPartition, NextOffset>,
     topics: BTreeMap<Arc<str>, TopicId>,
+    /// The transactional identities that a record names.
+    slots: Vec<Slot>,
     /// What each process needs; `None` until it said so: then it may need all that the generation began with.
     needs: Vec<Option<BTreeSet<SegmentRef>>>,
     inherited: BTreeSet<SegmentRef>,
@@ -79,6 +81,7 @@ impl Publisher {
             steps: resume.steps.clone(),
             offsets: resume.offsets.iter().cloned().collect(),
             topics: resume.topics.iter().cloned().collect(),
+            slots: lease.holder().slots.clone(),
             needs: vec![None; lease.holder().shape.processes as usize],
             named: inherited.clone(),
             inherited,
@@ -150,6 +153,33 @@ impl Publisher {
         (self.offsets, self.named, self.owed) = (offsets, named, owed);
         (self.epoch, self.retention) = (epoch, true);
         Ok(Published::Record(number))
+    }
+
+    /// Publishes a record that begins anew at these offsets, without state: `tidegate offsets replay`. The epochs go on rising;
+    /// partitions that are not among `offsets` keep theirs. `slots` are all that an older generation may use
+    /// ([`ResumeState::slots`]): whoever starts next has to cut them off.
+    ///
+    /// # Errors
+    ///
+    /// As [`Publisher::publish`]; and when output is owed, since nobody would publish it any more.
+    pub fn begin_anew(
+        &mut self,
+        offsets: impl IntoIterator<Item = (TopicPartition, NextOffset)>,
+        slots: Vec<Slot>,
+    ) -> Result<RecordNumber, StoreError> {
+        if !self.owed.outboxes().is_empty() {
+            return Err(StoreError::Internal("state was to be dropped whose output is owed".to_owned()));
+        }
+        self.lease.still_mine()?;
+        self.offsets.extend(offsets);
+        self.slots = slots;
+        self.steps.clear();
+        let (epoch, offsets, owed) = (self.epoch.next(), self.offsets.clone(), self.owed.clone());
+        let number = self.write(epoch, &offsets, &BTreeSet::new(), &owed)?;
+        self.named.clear();
+        self.inherited.clear();
+        (self.epoch, self.retention) = (epoch, true);
+        Ok(number)
     }
 
     /// A slot has published everything up to `epoch` ([`crate::exactly_once::Action::Announce`]): later records do not name
@@ -241,7 +271,7 @@ impl Publisher {
             generation: holder.generation,
             run: holder.run,
             shape: holder.shape,
-            slots: holder.slots.clone(),
+            slots: self.slots.clone(),
             fingerprint: self.fingerprint,
             steps: self.steps.clone(),
             offsets: offsets.iter().map(|(partition, next)| (partition.clone(), *next)).collect(),

@@ -73,3 +73,51 @@ fn topic_ids_stand_in_every_record_and_a_topic_that_begins_anew_loses_its_offset
     assert_eq!(resume.offsets, [at("a", 0, 3), at("b", 0, 30)], "a:1 was a partition of the old topic");
     assert_eq!(resume.topics, [(a, TopicId(7)), (b, TopicId(2))]);
 }
+
+// A10
+#[test]
+fn a_replay_keeps_no_state_and_no_step_and_epochs_numbers_and_slots_go_on() {
+    let storage: Arc<dyn Storage> = Arc::new(FaultyStorage::new());
+    let at = |topic: &str, partition, next| (TopicPartition::new(topic, partition), NextOffset(next));
+    let mut cluster = Cluster::start(&storage, &options(1, 3, 1)).expect("a start");
+    some_commits(&mut cluster, 5);
+    let epoch = Epoch(cluster.next_epoch().0 + 9);
+    cluster.commit(epoch, vec![at("orders.in", 0, 70), at("orders.in", 1, 80)]).expect("a commit");
+    let record = cluster.opened.publisher.record().expect("there were commits");
+    assert!(!cluster.rows.is_empty());
+    drop(cluster);
+
+    let without_steps =
+        OpenOptions { steps: StepTable::default(), allow_dropped_state: true, ..options(2, 1, 1) };
+    let mut opened = RecoveryStore::new(storage.clone()).open(&without_steps, None).expect("it is stopped");
+    let slots = opened.resume.slots.clone();
+    assert_eq!(slots, [Slot(0), Slot(1), Slot(2)]);
+    let published = opened.publisher.begin_anew([at("orders.in", 0, 12)], slots).expect("a record");
+    assert_eq!(published, RecordNumber(record.0 + 1));
+    opened.publisher.retain().expect("the disk is well");
+    drop(opened);
+
+    // Another table of steps is no difference: there is no state that it could not fit.
+    let other = table(vec![StepShape::new("per-minute", "window").parameter("size", "5000ms")]);
+    let mut cluster =
+        Cluster::start(&storage, &OpenOptions { steps: other, ..options(3, 2, 1) }).expect("a start");
+    let resume = &cluster.opened.resume;
+    assert_eq!(resume.offsets, [at("orders.in", 0, 12), at("orders.in", 1, 80)]);
+    assert_eq!((resume.epoch, resume.segments.len()), (epoch.next(), 0));
+    assert_eq!(resume.slots, [Slot(0), Slot(1), Slot(2)], "the next start cuts all of them off");
+    assert!(cluster.rows.is_empty());
+    some_commits(&mut cluster, 5);
+}
+
+// A10
+#[test]
+fn a_replay_is_refused_while_output_is_owed() {
+    let storage: Arc<dyn Storage> = Arc::new(FaultyStorage::new());
+    let mut cluster = Cluster::start(&storage, &options(1, 1, 1)).expect("a start");
+    cluster.output(0, 1);
+    cluster.commit(Epoch(1), offsets(1)).expect("a commit");
+    let publisher = &mut cluster.opened.publisher;
+    publisher.begin_anew(offsets(0), Vec::new()).expect_err("nobody would publish it");
+    publisher.leftovers_published();
+    publisher.begin_anew(offsets(0), Vec::new()).expect("nothing is owed");
+}

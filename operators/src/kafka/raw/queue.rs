@@ -43,6 +43,8 @@ pub(crate) enum Isolation {
 pub(crate) enum OffsetSpec {
     Earliest,
     Latest,
+    /// The first record that is not older; in milliseconds since the Unix epoch, never negative.
+    Timestamp(i64),
 }
 
 /// The answer to a request.
@@ -183,9 +185,10 @@ impl Queue {
         tag: usize,
     ) -> Result<(), String> {
         let spec = match spec {
-            OffsetSpec::Earliest => sys::rd_kafka_OffsetSpec_t::RD_KAFKA_OFFSET_SPEC_EARLIEST,
-            OffsetSpec::Latest => sys::rd_kafka_OffsetSpec_t::RD_KAFKA_OFFSET_SPEC_LATEST,
-        } as i64;
+            OffsetSpec::Earliest => sys::rd_kafka_OffsetSpec_t::RD_KAFKA_OFFSET_SPEC_EARLIEST as i64,
+            OffsetSpec::Latest => sys::rd_kafka_OffsetSpec_t::RD_KAFKA_OFFSET_SPEC_LATEST as i64,
+            OffsetSpec::Timestamp(milliseconds) => milliseconds,
+        };
         let list = PartitionList::new(partitions.into_iter().map(|partition| (partition, spec)));
         let isolation = match isolation {
             Isolation::Committed => sys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_COMMITTED,

@@ -11,7 +11,7 @@
 
 use super::super::config::{ConsumerConfig, IsolationLevel};
 use super::super::raw::{
-    Client, Code, GroupMember, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply,
+    Client, Code, GroupMember, Isolation, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply,
     TopicDescription, TroubleKind,
 };
 use super::super::reaper;
@@ -274,8 +274,8 @@ impl Lookup {
         &mut self,
         partitions: &[TopicPartition],
     ) -> Result<BTreeMap<TopicPartition, LogBounds>, Fault> {
-        let starts = self.offsets(partitions, OffsetSpec::Earliest)?;
-        let ends = self.offsets(partitions, OffsetSpec::Latest)?;
+        let starts = self.offsets(partitions, OffsetSpec::Earliest, Isolation::Uncommitted)?;
+        let ends = self.offsets(partitions, OffsetSpec::Latest, Isolation::Uncommitted)?;
         Ok(partitions
             .iter()
             .map(|partition| {
@@ -287,12 +287,61 @@ impl Lookup {
             .collect())
     }
 
+    /// The first offset of each partition whose record is not older than this (milliseconds since the Unix epoch, never
+    /// negative); `None` where all are.
+    pub fn at_time(
+        &mut self,
+        partitions: &[TopicPartition],
+        milliseconds: i64,
+    ) -> Result<BTreeMap<TopicPartition, Option<NextOffset>>, Fault> {
+        let found = self.offsets(partitions, OffsetSpec::Timestamp(milliseconds), Isolation::Uncommitted)?;
+        let known = |offset: i64| (offset >= 0).then_some(NextOffset(offset));
+        Ok(found.into_iter().map(|(partition, offset)| (partition, known(offset))).collect())
+    }
+
+    /// Sets the group's offsets, also to lower ones; the group must have no members.
+    pub fn set_group(&mut self, offsets: &[(TopicPartition, NextOffset)]) -> Result<(), Fault> {
+        let mut pauses = Pauses::new(self.deadline);
+        let mut tag = 0;
+        loop {
+            tag += 1;
+            let timeout = ATTEMPT.min(pauses.left());
+            let list = PartitionList::new(offsets.iter().map(|(partition, next)| (partition, next.0)));
+            let replies = self.replies.as_mut().expect("the queue is there until the look-up is dropped");
+            let code = match replies.commit(&list, tag) {
+                Err(code) => code,
+                Ok(()) => wait_for(replies, timeout, |reply| match reply {
+                    Reply::Commit { tag: of, error, offsets } if of == tag => {
+                        let refused = offsets.iter().map(|one| one.error).find(|code| !code.is_ok());
+                        Some(refused.unwrap_or(error))
+                    }
+                    _ => None,
+                })
+                .unwrap_or(Code::TIMED_OUT),
+            };
+            if code.is_ok() {
+                return Ok(());
+            }
+            if code.is_denied() {
+                return Err(denied(&format!("group `{}` (operation Read)", self.group_id), code));
+            }
+            // Setting them again does no harm, so an answer that was lost is no question.
+            if !code.is_transient() {
+                let text = format!("the brokers do not take offsets of group `{}`: {code}", self.group_id);
+                return Err(Fault::new(ErrorClass::TryAgain, text));
+            }
+            self.refusal(code)?;
+            let what = format!("the offsets of group `{}`", self.group_id);
+            pauses.pause(|| self.unavailable(&what, code))?;
+        }
+    }
+
     fn offsets(
         &mut self,
         partitions: &[TopicPartition],
         spec: OffsetSpec,
+        isolation: Isolation,
     ) -> Result<BTreeMap<TopicPartition, i64>, Fault> {
-        use super::super::raw::Isolation;
         let mut known = BTreeMap::new();
         let mut pauses = Pauses::new(self.deadline);
         let mut tag = 0;
@@ -309,9 +358,8 @@ impl Lookup {
                 let names: Vec<String> = open.iter().map(ToString::to_string).collect();
                 format!("the offsets of {}", names.join(", "))
             };
-            let answer: Result<Vec<PartitionOffset>, String> = replies
-                .ask_offsets(open.iter().copied(), spec, Isolation::Uncommitted, timeout, tag)
-                .and_then(|()| {
+            let answer: Result<Vec<PartitionOffset>, String> =
+                replies.ask_offsets(open.iter().copied(), spec, isolation, timeout, tag).and_then(|()| {
                     let answer = wait_for(replies, timeout, |reply| match reply {
                         Reply::Offsets { tag: of, result } if of == tag => Some(result),
                         _ => None,
@@ -323,7 +371,9 @@ impl Lookup {
                 Ok(offsets) => {
                     let mut error = String::new();
                     for one in offsets {
-                        if one.error.is_ok() && one.offset >= 0 {
+                        // Behind the last record there is no time; every log has a start and an end.
+                        let none_is_fine = matches!(spec, OffsetSpec::Timestamp(_));
+                        if one.error.is_ok() && (one.offset >= 0 || none_is_fine) {
                             known.insert(one.partition, one.offset);
                         } else if one.error.is_denied() {
                             let what = format!("topic `{}` (operation Describe)", one.partition.topic);
