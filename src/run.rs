@@ -33,7 +33,9 @@ use tidegate_cluster::{
     Supervisor, Timeouts, new_run_id, worker_config,
 };
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::kafka::{Advice, ConsumerConfig, OutputTopic, check_control_topic, check_outputs};
+use tidegate_operators::kafka::{
+    Advice, ConsumerConfig, HangingWatch, OutputTopic, check_control_topic, check_outputs,
+};
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::steps::FlowSteps;
 use tidegate_recovery::storage::LocalDirectory;
@@ -337,6 +339,7 @@ fn bring_up(
         }
         _ => None,
     };
+    let hanging = watch_output(job, &clients, &plan, &joined)?;
     let lease =
         store.as_ref().zip(resume.as_ref()).map(|(store, resume)| store.lease_view(resume.generation()));
     let beginning = Beginning {
@@ -359,6 +362,7 @@ fn bring_up(
     let progress = progress::show(job.until_end, &work.process);
     let outcome = joined.execute(worker_config(), move |worker, cluster| work.run(worker, cluster));
     drop(progress);
+    drop(hanging);
     if let Some(direct) = direct {
         direct.leave();
     }
@@ -513,6 +517,27 @@ fn start_publication(
         Ok(publication)
     });
     started.map_err(|fault| ended(joined.supervisor(), cause_of(&fault)))
+}
+
+/// Process 0 looks for transactions that hang in the output: nobody would see what is published behind them.
+fn watch_output(
+    job: &Job,
+    clients: &Clients,
+    plan: &FlowPlan,
+    joined: &Joined,
+) -> Result<Option<HangingWatch>, ClusterError> {
+    if !job.is_exactly_once() || joined.spec().index().0 != 0 {
+        return Ok(None);
+    }
+    let config = ConsumerConfig {
+        connection: clients.outputs.clone(),
+        group_id: clients.consumer.group_id.clone(),
+        ..ConsumerConfig::default()
+    };
+    let topics = plan.output_topics.iter().map(|output| output.topic.clone()).collect();
+    HangingWatch::start(config, topics, job.settings.exactly_once.transaction_timeout)
+        .map(Some)
+        .map_err(|error| ended(joined.supervisor(), internal("watch the output topics", &error)))
 }
 
 /// Where each partition begins: process 0 asks and decides, the others take its word.

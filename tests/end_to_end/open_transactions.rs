@@ -63,3 +63,28 @@ fn of_two_topics_with_the_same_partition_numbers_one_is_held_at_an_open_transact
         checker::assert_exactly(&case.kafka.drain(&case.output), expected);
     }
 }
+
+// fault E14
+#[test]
+fn a_transaction_that_hangs_in_the_output_of_an_exactly_once_flow_is_named_once_with_what_ends_it() {
+    let case = Case::new("hanging", 1);
+    let flow = case.copy().exactly_once();
+    let flow = flow
+        .top("exactly_once: { create: { replication: 1 }, transaction_timeout: 2s, request_timeout: 2s }");
+    let mut cluster = case.launch(&flow).recovery(&case.store()).start();
+    cluster.wait_ready(DEADLINE);
+    let writer = Writer::transactional(&case.kafka, &case.name);
+    writer.begin();
+    writer.send(&case.output, &Message::new("k", "{\"id\":1000}").to(1));
+    writer.flush();
+    case.kafka.produce(&case.input, &numbered(0..10, 1));
+    let told =
+        format!("HANGING_TRANSACTION: a transaction that begins at offset 0 of the output {}:1", case.output);
+    cluster.wait_logged(0, &told, DEADLINE);
+    case.wait_caught_up();
+    writer.end(Outcome::Abort);
+    cluster.terminate_all();
+    cluster.expect_exit(0, DEADLINE);
+    cluster.assert_one_line_with(0, "HANGING_TRANSACTION");
+    checker::assert_exactly(&case.kafka.drain(&case.output), 0..10);
+}

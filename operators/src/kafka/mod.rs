@@ -20,6 +20,7 @@ mod arena;
 mod config;
 mod consume;
 mod control;
+mod hanging;
 mod outputs;
 mod produce;
 mod raw;
@@ -37,6 +38,7 @@ pub use config::{
 };
 pub use consume::{KafkaReader, OutOfRange, PartitionStart, ReaderOptions, Tombstones};
 pub use control::{read_markers, write_token};
+pub use hanging::HangingWatch;
 pub use outputs::{OutputFound, OutputTopic, check_control_topic, check_outputs};
 pub use produce::{KafkaProducer, KafkaWriter};
 pub use start::{

@@ -287,6 +287,15 @@ impl Lookup {
             .collect())
     }
 
+    /// The end of each partition for readers with `read_committed`: where the oldest open transaction begins.
+    pub(crate) fn stable_ends(
+        &mut self,
+        partitions: &[TopicPartition],
+    ) -> Result<BTreeMap<TopicPartition, NextOffset>, Fault> {
+        let ends = self.offsets(partitions, OffsetSpec::Latest, Isolation::Committed)?;
+        Ok(ends.into_iter().map(|(partition, end)| (partition, NextOffset(end))).collect())
+    }
+
     /// The first offset of each partition whose record is not older than this (milliseconds since the Unix epoch, never
     /// negative); `None` where all are.
     pub fn at_time(
