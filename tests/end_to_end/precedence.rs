@@ -28,7 +28,7 @@ fn without_state_and_group_offset_the_reset_policy_decides() {
     checker::assert_no_loss(&case.kafka.drain(&case.output), 0..20);
 }
 
-// L54: `latest` is a number before anything is read, so what comes between the start and the first commit is not skipped by a crash.
+// L54 P48: `latest` is a number before anything is read, so what comes between the start and the first commit is not skipped by a crash.
 #[test]
 fn latest_is_made_durable_so_that_a_crash_before_the_first_record_skips_nothing() {
     let case = Case::new("latest", 1);
@@ -124,7 +124,7 @@ fn an_outage_of_a_second_at_the_start_is_waited_out() {
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..10);
 }
 
-// K13 A24
+// K13 A24 S16
 #[test]
 fn an_offset_that_the_broker_no_longer_has_is_refused_by_default_and_skipped_by_policy() {
     let case = Case::new("out-of-range", 1);

@@ -42,10 +42,12 @@ fn by_the_second(case: &Case) {
 // A10 A40 P49
 #[test]
 fn each_form_begins_at_the_right_record_with_and_without_a_store() {
-    for with_store in [false, true] {
+    for (delivery, with_store) in [("at_least_once", false), ("at_least_once", true), ("exactly_once", false)]
+    {
         let case = Case::new("replay", 1);
         by_the_second(&case);
-        let launch = case.launch(&case.copy()).until_end();
+        let flow = case.copy().consumer(&format!("delivery: {delivery}"));
+        let launch = case.launch(&flow).until_end();
         let store = case.store();
         let store = with_store.then_some(store.as_path());
         let launch = store.iter().fold(launch, |launch, store| launch.recovery(store));
@@ -66,7 +68,7 @@ fn each_form_begins_at_the_right_record_with_and_without_a_store() {
             expected.extend(first..20);
             let ids: Vec<u64> =
                 case.kafka.drain(&case.output).iter().filter_map(|row| row.json()["id"].as_u64()).collect();
-            assert_eq!(sorted(ids), sorted(expected.clone()), "{to}, store {with_store}");
+            assert_eq!(sorted(ids), sorted(expected.clone()), "{to}, {delivery}, store {with_store}");
             case.wait_caught_up();
         }
     }
