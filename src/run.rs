@@ -34,7 +34,7 @@ use tidegate_cluster::{
 };
 use tidegate_operators::inputs::InputTable;
 use tidegate_operators::kafka::{
-    Advice, ConsumerConfig, HangingWatch, OutputTopic, check_control_topic, check_outputs,
+    Advice, ConsumerConfig, HangingWatch, OutputTopic, check_control_topic, check_outputs, check_same_cluster,
 };
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::steps::FlowSteps;
@@ -290,6 +290,12 @@ fn bring_up(
         .map(|directory| RecoveryStore::new(Arc::new(LocalDirectory::new(directory))));
     let mut leading = None;
     let mut joined = mesh.join(|present| {
+        if job.is_exactly_once() {
+            stage.set("asking Kafka whether it is one cluster");
+            let within = job.settings.cluster.startup_timeout;
+            check_same_cluster(&clients.consumer.connection, &clients.outputs, within)
+                .map_err(|fault| cause_of(&fault))?;
+        }
         stage.set("opening the recovery store");
         lead(job, &plan, &steps, &clients, store.as_ref(), present, &mut leading)
     })?;

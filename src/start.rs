@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_operators::fault::Fault;
 use tidegate_operators::kafka::{
-    AutoOffsetReset, ConsumerConfig, KnownTopic, Lookup, OutOfRange, OutputFound, PartitionFacts,
-    StartPolicy, TopicFacts, announce, begin_anew, decide, partitions_added,
+    AutoOffsetReset, ConsumerConfig, IsolationLevel, KnownTopic, Lookup, OutOfRange, OutputFound,
+    PartitionFacts, StartPolicy, TopicFacts, announce, begin_anew, decide, partitions_added,
 };
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::sink::TopicLimits;
@@ -103,7 +103,13 @@ pub(crate) struct StartQuestion<'a> {
 
 /// Asks the broker, decides and announces.
 pub(crate) fn find(question: &StartQuestion<'_>) -> Result<StartPlan, Fault> {
-    let mut lookup = Lookup::new(question.config, question.deadline)?;
+    // A client that reads what is committed also waits for offsets whose transaction is about to end.
+    let isolation = match question.delivery {
+        DeliveryGuarantee::ExactlyOnce => IsolationLevel::ReadCommitted,
+        _ => question.config.isolation,
+    };
+    let config = ConsumerConfig { isolation, ..question.config.clone() };
+    let mut lookup = Lookup::new(&config, question.deadline)?;
     let partitions = lookup.partitions(question.topics)?;
     lookup.refuse_members()?;
     let committed = lookup.committed(&partitions)?;

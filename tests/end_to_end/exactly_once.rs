@@ -1,9 +1,9 @@
 //! Exactly once by way of the store: what a `read_committed` reader sees, and the group's offsets.
 
 use tidegate_harness::workload::messages;
-use tidegate_harness::{Oracle, WindowKind, Workload, checker};
+use tidegate_harness::{Broker, Oracle, WindowKind, Workload, checker};
 
-use crate::case::{Case, DEADLINE, FlowText, window_steps};
+use crate::case::{Case, DEADLINE, FlowText, numbered, window_steps};
 use crate::restore::{kill_at_random_under, kills};
 
 /// Each window once, over one process and two, and the lag reaches zero.
@@ -39,4 +39,52 @@ fn a_cluster_killed_at_random_and_reshaped_publishes_each_window_once() {
     let repeats =
         kill_at_random_under(FlowText::exactly_once, "exactly-once-reshape", &shapes, kills().min(10));
     assert_eq!(repeats, 0, "I2 no duplicates");
+}
+
+// Two brokers are two clusters: no transaction spans them.
+#[test]
+fn exactly_once_from_one_cluster_to_another_is_refused_with_both_ids() {
+    let case = Case::new("exactly-once-clusters", 1);
+    let other = Broker::start(&[]);
+    other.kafka().create_topic(&case.output, 1);
+    let flow = case.copy().exactly_once().producer_at(other.kafka().bootstrap());
+    let refused = case.launch(&flow).recovery(&case.store()).until_end().run_to_exit(78, DEADLINE);
+    assert!(refused.stderr(0).contains("EXACTLY_ONCE_BLOCKED"), "{}", refused.stderr(0));
+}
+
+// A control topic that loses markers would let output be published again.
+#[test]
+fn a_control_topic_that_is_missing_or_forgets_is_refused_with_what_to_do() {
+    let case = Case::new("exactly-once-control", 1);
+    let control = format!("{}.control", case.output);
+    let flow = case.copy().exactly_once().top(&format!("exactly_once: {{ control_topic: {control} }}"));
+    let launch = case.launch(&flow).recovery(&case.store()).until_end();
+    let missing = launch.run_to_exit(66, DEADLINE);
+    assert!(missing.stderr(0).contains("cleanup.policy=compact"), "{}", missing.stderr(0));
+    case.kafka.create_topic_with(&control, 1, &[("cleanup.policy", "compact,delete")]);
+    let forgets = launch.run_to_exit(78, DEADLINE);
+    assert!(forgets.stderr(0).contains("EXACTLY_ONCE_BLOCKED"), "{}", forgets.stderr(0));
+    case.kafka.set_topic(&control, &[("cleanup.policy", "compact")]);
+    case.kafka.add_partitions(&control, 2);
+    let wide = launch.run_to_exit(78, DEADLINE);
+    assert!(wide.stderr(0).contains("2 partitions"), "{}", wide.stderr(0));
+}
+
+// What is owed is not lost in silence when the flow is changed.
+#[test]
+fn a_flow_leaves_exactly_once_only_when_its_output_is_published() {
+    let case = Case::new("exactly-once-left", 1);
+    let flow = case.copy().exactly_once();
+    let launch = case.launch(&flow).recovery(&case.store());
+    case.kafka.produce(&case.input, &numbered(0..100, 1));
+    let at = "kill store.record 1";
+    let mut killed = launch.clone().test_steps().env("TIDEGATE_TEST_AT", at).start();
+    assert_eq!(killed.wait_exit(0, DEADLINE), 128 + 9);
+    let left = case.launch(&case.copy()).recovery(&case.store()).until_end();
+    let refused = left.run_to_exit(78, DEADLINE);
+    assert!(refused.stderr(0).contains("OUTPUT_OWED"), "{}", refused.stderr(0));
+    launch.until_end().run_to_exit(0, DEADLINE);
+    case.kafka.produce(&case.input, &numbered(100..150, 1));
+    left.run_to_exit(0, DEADLINE);
+    checker::assert_exactly(&case.kafka.drain(&case.output), 0..150);
 }

@@ -16,10 +16,10 @@ use crate::frontier::FrontierHands;
 use crate::source::CommitOutcome;
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
-use tidegate_recovery::{Epoch, EventTime, Slot};
+use tidegate_recovery::{Epoch, EventTime, Slot, StepId};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::ExchangeCore;
 use timely::dataflow::operators::generic::OutputBuilder;
@@ -72,16 +72,20 @@ fn announce_published<'s>(
     let context = context.clone();
     let first = context.schedule().first;
     let peers = context.peers() as u32;
+    let hold = leads.then(|| context.hold(&StepId::new("publication")));
     builder.build(move |mut capabilities| {
         let mut capability = capabilities.pop().filter(|_| leads);
         drop(capabilities);
         let mut is_last = false;
+        let mut pending = VecDeque::new();
         move |frontiers| {
             let started = Instant::now();
             input.for_each(|_, announcements| {
                 for durable in announcements.drain(..) {
-                    if leads {
+                    if let Some(hold) = &hold {
                         io.durable(durable.epoch);
+                        pending.push_back(durable.epoch);
+                        hold.set(pending[0], "the end of its transaction");
                     }
                 }
             });
@@ -109,6 +113,14 @@ fn announce_published<'s>(
                         let mut session = output.session(&at);
                         (0..peers).for_each(|worker| session.give(SlotPublished { worker, slot, epoch }));
                         held.downgrade(&at.time().clone());
+                        while pending.front().is_some_and(|oldest| *oldest <= epoch) {
+                            pending.pop_front();
+                        }
+                        match (pending.front(), &hold) {
+                            (Some(oldest), Some(hold)) => hold.set(*oldest, "the end of its transaction"),
+                            (None, Some(hold)) => hold.clear(),
+                            (_, None) => {}
+                        }
                     }
                     PublicationNews::Committed(offsets) => {
                         let inputs = context.inputs();

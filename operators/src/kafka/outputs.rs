@@ -133,6 +133,34 @@ pub fn check_control_topic(
     }
 }
 
+/// Offsets travel in the producer's transactions, so the group must be on the producer's cluster. Address lists may differ all the
+/// same: only the brokers know which cluster they are.
+pub fn check_same_cluster(
+    consumer: &Connection,
+    producer: &Connection,
+    deadline: Duration,
+) -> Result<(), Fault> {
+    if consumer.brokers == producer.brokers {
+        return Ok(());
+    }
+    let end = Instant::now() + deadline;
+    let id = |connection: &Connection| {
+        let admin = Admin::new(connection, end)?;
+        let id = admin.client().inner().fetch_cluster_id(end.saturating_duration_since(Instant::now()));
+        id.ok_or_else(|| admin.unavailable("the id of the cluster", "no answer"))
+    };
+    let (read, written) = (id(consumer)?, id(producer)?);
+    if read == written {
+        return Ok(());
+    }
+    let text = format!(
+        "exactly_once cannot be kept: {} is another Kafka cluster ({read}) than {} ({written}), and no transaction spans two: use at_least_once, or write to the cluster that is read",
+        consumer.brokers.join(","),
+        producer.brokers.join(",")
+    );
+    Err(Fault::new(ErrorClass::Config, text).code("EXACTLY_ONCE_BLOCKED"))
+}
+
 impl Admin {
     fn create_compacted(&self, name: &str, replication: i32) -> Result<(), Fault> {
         let topic =
