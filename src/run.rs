@@ -364,9 +364,14 @@ fn bring_up(
         Work::new(job, plan, steps, clients, beginning, &joined).map_err(|cause| ended(supervisor, cause))?;
     probe.serve(Arc::clone(&work.process), Arc::clone(&work.tracker));
     let process = Arc::clone(&work.process);
-    let direct = work.direct.clone();
+    let (direct, store_threads) = (work.direct.clone(), work.store.clone());
     let progress = progress::show(job.until_end, &work.process);
     let outcome = joined.execute(worker_config(), move |worker, cluster| work.run(worker, cluster));
+    if outcome.cause.is_none()
+        && let Some(store) = store_threads
+    {
+        store.settle();
+    }
     drop(progress);
     drop(hanging);
     if let Some(direct) = direct {

@@ -38,6 +38,8 @@ struct Gathered {
 enum RecordsJob {
     Publish(Epoch, Vec<Part>),
     OutputPublished(Slot, Epoch),
+    /// The run is over; whoever asks waits for the answer.
+    Settle(Sender<()>),
 }
 
 /// What the threads have finished, and whom to wake.
@@ -145,6 +147,15 @@ fn publish_records(mut publisher: Publisher, asked: &Receiver<RecordsJob>, done:
                 publisher.output_published(slot, epoch);
                 continue;
             }
+            RecordsJob::Settle(done) => {
+                // The run is right as it is: the next start finds the same in the markers.
+                if let Err(error) = publisher.settle() {
+                    tracing::warn!(%error, "the store could not be told that all output is published");
+                }
+                // Whoever asked may have left.
+                let _ = done.send(());
+                continue;
+            }
         };
         let published = publisher.publish(epoch, &parts);
         reach("store.record");
@@ -167,6 +178,16 @@ fn publish_records(mut publisher: Publisher, asked: &Receiver<RecordsJob>, done:
 }
 
 impl StoreThreads {
+    /// On process 0, at the end of a run that went well: the newest commit record says that all output is published, if it is.
+    pub(crate) fn settle(&self) {
+        let Some(records) = &self.records else { return };
+        let (done, answer) = channel();
+        if records.send(RecordsJob::Settle(done)).is_ok() {
+            // An error means that the thread has ended, and it has said why.
+            let _ = answer.recv();
+        }
+    }
+
     /// On process 0: commit records need not name the slot's outboxes up to this epoch any more.
     pub(crate) fn output_published(&self, slot: Slot, epoch: Epoch) {
         if let Some(records) = &self.records {

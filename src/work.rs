@@ -66,6 +66,7 @@ pub(crate) struct Work {
     pub(crate) process: Arc<ProcessContext>,
     pub(crate) tracker: Arc<CommitTracker>,
     pub(crate) direct: Option<Arc<DirectPublication>>,
+    pub(crate) store: Option<Arc<StoreThreads>>,
     connections: Arc<Connections>,
     rows: Mutex<Vec<Option<HashMap<StepNumber, RestoredRows>>>>,
 }
@@ -106,7 +107,7 @@ impl Work {
             }
         };
         let output = publication.zip(store.clone()).map(|(publication, store)| publication.into_io(store));
-        let snapshots = store.map(|store| store as Arc<dyn SnapshotIo>);
+        let snapshots = store.clone().map(|store| store as Arc<dyn SnapshotIo>);
         let direct = match direct {
             None => None,
             Some(initialised) => {
@@ -166,6 +167,7 @@ impl Work {
             process,
             tracker,
             direct,
+            store,
             connections,
             rows,
         })

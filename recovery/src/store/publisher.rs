@@ -55,6 +55,8 @@ pub struct Publisher {
     epoch: Epoch,
     /// Files may wait for deletion.
     retention: bool,
+    /// The newest record names outboxes.
+    names_outboxes: bool,
 }
 
 impl Publisher {
@@ -89,6 +91,7 @@ impl Publisher {
             epoch: resume.epoch,
             lease,
             retention: false,
+            names_outboxes: !resume.outboxes.is_empty(),
         }
     }
 
@@ -150,6 +153,7 @@ impl Publisher {
         self.retain()?;
         let owed = self.owed.with(epoch, outboxes);
         let number = self.write(epoch, &offsets, &named, &owed)?;
+        self.names_outboxes = !owed.outboxes().is_empty();
         (self.offsets, self.named, self.owed) = (offsets, named, owed);
         (self.epoch, self.retention) = (epoch, true);
         Ok(Published::Record(number))
@@ -192,6 +196,25 @@ impl Publisher {
     /// on naming it, so that a flow that is not exactly-once any more loses no output in silence.
     pub fn leftovers_published(&mut self) {
         self.owed.all_published(self.epoch);
+    }
+
+    /// At the end of a run: when all output is published and the newest record does not know, another one says so. Without it
+    /// the next start could not tell, but from the markers, and would have to be exactly-once again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Publisher::publish`].
+    pub fn settle(&mut self) -> Result<Published, StoreError> {
+        if !self.names_outboxes || !self.owed.outboxes().is_empty() {
+            return Ok(Published::Unchanged);
+        }
+        self.lease.still_mine()?;
+        self.retain()?;
+        let epoch = self.epoch.next();
+        let (offsets, named, owed) = (self.offsets.clone(), self.named.clone(), self.owed.clone());
+        let number = self.write(epoch, &offsets, &named, &owed)?;
+        (self.epoch, self.retention, self.names_outboxes) = (epoch, true, false);
+        Ok(Published::Record(number))
     }
 
     /// Outboxes whose publication is not known, oldest first.

@@ -45,6 +45,24 @@ fn keys(outbox: &Outbox) -> Vec<Vec<u8>> {
     keys
 }
 
+#[test]
+fn at_the_end_one_more_record_says_that_all_output_is_published_and_only_then() {
+    let disk = FaultyStorage::new();
+    let mut cluster = start(&disk, 1, 2);
+    go_on(&mut cluster, 2);
+    let publisher = &mut cluster.opened.publisher;
+    publisher.output_published(Slot(0), Epoch(2));
+    assert_eq!(publisher.settle().expect("the disk is well"), Published::Unchanged, "slot 1 owes two epochs");
+    publisher.output_published(Slot(1), Epoch(2));
+    assert_eq!(publisher.settle().expect("the disk is well"), Published::Record(RecordNumber(3)));
+    assert_eq!(publisher.settle().expect("the disk is well"), Published::Unchanged, "it is said");
+    let offsets = cluster.opened.publisher.epoch();
+    drop(cluster);
+    let next = start(&disk, 2, 1);
+    assert_eq!(next.opened.resume.epoch, offsets, "the epochs go on");
+    assert_eq!((next.opened.resume.outboxes.len(), next.opened.resume.offsets.len()), (0, 2));
+}
+
 // fault E3 E12
 #[test]
 fn every_record_names_an_outbox_until_it_is_known_to_be_published_and_then_it_goes() {
