@@ -33,7 +33,9 @@ use tidegate_cluster::{
     Supervisor, Timeouts, new_run_id, worker_config,
 };
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::kafka::{Advice, ConsumerConfig, OutputTopic, check_control_topic, check_outputs};
+use tidegate_operators::kafka::{
+    Advice, ConsumerConfig, OutputTopic, check_control_topic, check_outputs, check_same_cluster,
+};
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::steps::FlowSteps;
 use tidegate_recovery::storage::LocalDirectory;
@@ -511,6 +513,10 @@ fn find_start(
             .iter()
             .map(|output| OutputTopic { name: output.topic.clone(), create: output.create })
             .collect();
+        if job.is_exactly_once() {
+            check_same_cluster(&clients.consumer, &clients.outputs, deadline)
+                .map_err(|fault| cause_of(&fault))?;
+        }
         let found = start::find(&StartQuestion {
             consumer,
             config: &clients.consumer,

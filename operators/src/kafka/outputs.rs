@@ -80,6 +80,29 @@ pub fn check_outputs(
     admin.describe(&names)
 }
 
+/// Refuses inputs and outputs in two clusters: a transaction cannot commit offsets of one with records of the other.
+pub fn check_same_cluster(
+    consumer: &ConsumerConfig,
+    outputs: &Connection,
+    deadline: Duration,
+) -> Result<(), Fault> {
+    let read = Lookup::new(consumer, deadline)?.cluster_id()?;
+    let writing = ConsumerConfig { connection: outputs.clone(), ..consumer.clone() };
+    let written = Lookup::new(&writing, deadline)?.cluster_id()?;
+    if read == written {
+        return Ok(());
+    }
+    Err(Fault::new(
+        ErrorClass::Config,
+        format!(
+            "exactly_once cannot be kept: {} is the cluster {read} and {} the cluster {written}, and a transaction reaches one cluster only: write to the cluster that is read, or use at_least_once",
+            consumer.connection.brokers.join(","),
+            outputs.brokers.join(",")
+        ),
+    )
+    .code("EXACTLY_ONCE_BLOCKED"))
+}
+
 /// Sees to it that the control topic of exactly-once output is there, with one partition and compacted only: what is deleted
 /// by age or size there would be published again.
 pub fn check_control_topic(
