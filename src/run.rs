@@ -293,7 +293,7 @@ fn bring_up(
         if job.is_exactly_once() {
             stage.set("asking Kafka whether it is one cluster");
             let within = job.settings.cluster.startup_timeout;
-            check_same_cluster(&clients.consumer.connection, &clients.outputs, within)
+            check_same_cluster(&clients.consumer, &clients.outputs, within)
                 .map_err(|fault| cause_of(&fault))?;
         }
         stage.set("opening the recovery store");

@@ -6,6 +6,7 @@
 
 use super::direct::Shared;
 use super::fault_of_stop;
+use crate::test_points::reach;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -178,6 +179,13 @@ impl PartitionThread {
         }
     }
 
+    fn commit(&mut self) -> Result<(), TransactionTrouble> {
+        reach("direct.sent");
+        let committed = self.with(TransactionalProducer::commit);
+        reach("direct.ended");
+        committed
+    }
+
     /// A transaction with the offset alone.
     fn commit_offset(&mut self, next: NextOffset) -> Result<(), TransactionTrouble> {
         self.with(TransactionalProducer::begin)?;
@@ -200,7 +208,14 @@ impl PartitionThread {
 
     fn perform(&mut self, action: DirectAction) -> Result<Option<Answer>, End> {
         let (what, done) = match action {
-            DirectAction::Initialise => ("initialise", self.initialise()?),
+            DirectAction::Initialise => {
+                reach("direct.initialise");
+                // One that stood still here would only fence the owner that took over.
+                if self.look_around() == Answer::Overtaken {
+                    return Ok(Some(Answer::Overtaken));
+                }
+                ("initialise", self.initialise()?)
+            }
             DirectAction::LookAround => return Ok(Some(self.look_around())),
             DirectAction::FetchOffset if self.deadline.is_some() => return Ok(None),
             DirectAction::FetchOffset => return self.fetch().map(Some),
@@ -212,7 +227,7 @@ impl PartitionThread {
                 sent => ("send the output", sent),
             },
             DirectAction::SendOffset(next) => ("send the offset", self.send_offset(next)),
-            DirectAction::Commit => match self.with(TransactionalProducer::commit) {
+            DirectAction::Commit => match self.commit() {
                 Err(TransactionTrouble::Refused { row, what }) => {
                     let epoch = self.outputs.front().map_or(Epoch(0), |(epoch, _)| *epoch);
                     return Err(End::Fault(self.refused(epoch, row, &what)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use tidegate_harness::workload::messages;
-use tidegate_harness::{Event, Launch, OffsetWatch, Outcome, Workload, Writer, checker, wait};
+use tidegate_harness::{Broker, Event, Launch, OffsetWatch, Outcome, Workload, Writer, checker, wait};
 
 use crate::case::{BINARY, Case, DEADLINE, FlowText, numbered, seed};
 use crate::restore::{Feed, kill_once, kills};
@@ -30,9 +30,7 @@ fn a_flow_without_state_is_exactly_once_without_a_store() {
     case.kafka.produce(&case.input, &numbered(3_000..4_000, 3));
     wait::until("some of it came out", DEADLINE, || (case.outputs() > 3_000).then_some(()));
     cluster.terminate_all();
-    for n in 0..cluster.len() {
-        assert!([0, 75].contains(&cluster.wait_exit(n, DEADLINE)));
-    }
+    cluster.expect_exit_in(&[0, 75], DEADLINE);
     let rows = case.kafka.drain(&case.output);
     checker::assert_no_repeats(&rows);
     let committed: i64 = case.kafka.group_offsets(&case.group, &case.input).values().sum();
@@ -140,9 +138,7 @@ fn two_topics_with_the_same_partition_numbers_do_not_fence_each_other() {
     held.end(Outcome::Commit);
     case.kafka.wait_lag_zero(&case.group, &other, DEADLINE);
     cluster.terminate_all();
-    for n in 0..cluster.len() {
-        assert!([0, 75].contains(&cluster.wait_exit(n, DEADLINE)));
-    }
+    cluster.expect_exit_in(&[0, 75], DEADLINE);
     assert!(!cluster.all_stderr().contains("PRODUCER_FENCED"), "nobody fenced anybody");
     let rows = case.kafka.drain(&case.output);
     checker::assert_exactly(&rows, (0..402).chain(1_000..1_300));
@@ -176,5 +172,74 @@ fn small_limits_slow_it_down_and_stop_nothing() {
         .recovery("commits_in_flight: 1");
     case.launch(&flow).until_end().run_to_exit(0, DEADLINE);
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..2_000);
+    case.wait_caught_up();
+}
+
+// K2 E41: and issue 4, point 4.
+#[test]
+fn a_broker_that_is_killed_and_frozen_in_transactions_costs_neither_a_record_nor_the_process() {
+    let broker = Broker::start(&[]);
+    let case = Case::on(broker.kafka(), "direct-bounce", 2);
+    let flow = copy_once(&case).top("exactly_once: { request_timeout: 1s, transaction_timeout: 5s }");
+    let watch = OffsetWatch::start(broker.kafka(), &case.group, &case.input);
+    let mut cluster = case.launch(&flow).shape(2, 1).start();
+    cluster.wait_ready(DEADLINE);
+    for round in 0..2_u64 {
+        let before = case.outputs();
+        broker.kafka().produce(&case.input, &numbered(round * 500..round * 500 + 500, 2));
+        wait::until("something of the part came out", DEADLINE, || (case.outputs() > before).then_some(()));
+        broker.kafka().produce(&case.input, &numbered(10_000 + round * 500..10_500 + round * 500, 2));
+        if round == 0 {
+            broker.kill();
+            broker.resume();
+            continue;
+        }
+        broker.freeze();
+        // Longer than an answer is waited for, and than a transaction may take.
+        wait::holds_for("the processes wait for the broker", Duration::from_secs(7), || {
+            cluster.exits() == [None, None]
+        });
+        broker.thaw();
+    }
+    case.wait_caught_up();
+    assert_eq!(cluster.exits(), vec![None, None], "a process ended");
+    checker::assert_exactly(&case.kafka.drain(&case.output), (0..1_000).chain(10_000..11_000));
+    watch.assert_only_rises();
+    cluster.terminate_all();
+    cluster.expect_exit_in(&[0, 75], DEADLINE);
+}
+
+// E14 I6
+#[test]
+fn inputs_and_outputs_in_two_clusters_are_refused_with_both_named() {
+    let output = Broker::start(&[]);
+    let case = Case::new("direct-clusters", 1);
+    output.kafka().create_topic(&case.output, 1);
+    let flow = copy_once(&case).producer_at(output.kafka().bootstrap());
+    let mut cluster = case.launch(&flow).run_to_exit(78, DEADLINE);
+    let said = cluster.stderr(0);
+    assert!(said.contains("EXACTLY_ONCE_BLOCKED") && said.contains(output.kafka().bootstrap()), "{said}");
+    assert_eq!(cluster.exited(0), Some(78));
+}
+
+// L40
+#[test]
+fn the_offset_of_an_idle_partition_is_committed_again_before_it_expires() {
+    let case = Case::new("direct-idle", 1);
+    case.kafka.produce(&case.input, &numbered(0..10, 1));
+    let flow = copy_once(&case).consumer("commit_keepalive_ms: 300");
+    let mut cluster = case.launch(&flow).start();
+    case.wait_caught_up();
+    let commits = |cluster: &tidegate_harness::Cluster| {
+        let status = cluster.status(0)?;
+        status["partitions"][0]["commits"].as_u64()
+    };
+    let before = commits(&cluster).unwrap_or(0);
+    cluster.wait_for("it commits again and again", DEADLINE, |cluster| {
+        commits(cluster).is_some_and(|now| now >= before + 4)
+    });
+    checker::assert_exactly(&case.kafka.drain(&case.output), 0..10);
+    cluster.terminate_all();
+    cluster.expect_exit(0, DEADLINE);
     case.wait_caught_up();
 }

@@ -49,3 +49,4 @@ mod two_sinks;
 mod volatile_state;
 mod window_kinds;
 mod zombies;
+mod zombies_direct;

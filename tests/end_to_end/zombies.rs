@@ -6,7 +6,7 @@ use tidegate_harness::{Launch, OffsetWatch, Oracle, WindowKind, Workload, checke
 use crate::case::{Case, DEADLINE, long, text_of, tidegate, window_steps};
 
 /// Processes and workers of the cluster that is overtaken, and of the one that overtakes it.
-type Overtaking = ((usize, usize), (usize, usize));
+pub(crate) type Overtaking = ((usize, usize), (usize, usize));
 
 /// A cluster is frozen at `place`, another of another shape takes over and finishes, and the first is thawed: each window
 /// comes out once, the offsets only rise, and the old one leaves with 75.
@@ -65,7 +65,7 @@ fn overtaken_at(name: &str, place: &str, nth: u64, shapes: &[Overtaking]) {
 }
 
 /// A cluster of which at least one process stopped itself at the place, and the others at the same moment.
-fn frozen_at(
+pub(crate) fn frozen_at(
     case: &Case,
     launch: &Launch,
     place: &str,
@@ -82,8 +82,8 @@ fn frozen_at(
     cluster
 }
 
-const TWO_TO_ONE: Overtaking = ((2, 1), (1, 2));
-const ONE_TO_THREE: Overtaking = ((1, 2), (3, 1));
+pub(crate) const TWO_TO_ONE: Overtaking = ((2, 1), (1, 2));
+pub(crate) const ONE_TO_THREE: Overtaking = ((1, 2), (3, 1));
 
 // F25: who initialises last wins the producer, and must lose all the same.
 #[test]

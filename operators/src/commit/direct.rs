@@ -16,7 +16,7 @@ use crate::source::CommitOutcome;
 use crate::time::Time;
 use std::sync::Arc;
 use std::time::Instant;
-use tidegate_recovery::{EventTime, Part};
+use tidegate_recovery::{EventTime, Part, StepId};
 use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
@@ -42,6 +42,7 @@ pub fn publish_directly<'s>(
         io.wake_with(scope.worker().sync_activator_for(info.address.to_vec()));
     }
     let first = process.schedule.first;
+    let hold = context.hold(&StepId::new("publication"));
 
     builder.build(move |capabilities| {
         let [capability] = <[Capability<Time>; 1]>::try_from(capabilities).expect("one output");
@@ -85,6 +86,11 @@ pub fn publish_directly<'s>(
                         }
                     }
                 }
+            }
+            if leads && published.open() < closed.open() {
+                hold.set(published.open(), "the end of its transactions");
+            } else {
+                hold.clear();
             }
             // Nothing is published before every thread of the process has handed in: only one need hold.
             let oldest = if leads { published.open() } else { closed.open() };

@@ -80,6 +80,32 @@ pub fn check_outputs(
     admin.describe(&names)
 }
 
+/// Refuses inputs and outputs in two clusters: a transaction cannot commit offsets of one with records of the other.
+pub fn check_same_cluster(
+    consumer: &ConsumerConfig,
+    outputs: &Connection,
+    deadline: Duration,
+) -> Result<(), Fault> {
+    if consumer.connection.brokers == outputs.brokers {
+        return Ok(());
+    }
+    let read = Lookup::new(consumer, deadline)?.cluster_id()?;
+    let writing = ConsumerConfig { connection: outputs.clone(), ..consumer.clone() };
+    let written = Lookup::new(&writing, deadline)?.cluster_id()?;
+    if read == written {
+        return Ok(());
+    }
+    Err(Fault::new(
+        ErrorClass::Config,
+        format!(
+            "exactly_once cannot be kept: {} is the cluster {read} and {} the cluster {written}, and a transaction reaches one cluster only: write to the cluster that is read, or use at_least_once",
+            consumer.connection.brokers.join(","),
+            outputs.brokers.join(",")
+        ),
+    )
+    .code("EXACTLY_ONCE_BLOCKED"))
+}
+
 /// Sees to it that the control topic of exactly-once output is there, with one partition and compacted only: what is deleted
 /// by age or size there would be published again.
 pub fn check_control_topic(
@@ -131,34 +157,6 @@ pub fn check_control_topic(
             Ok(())
         }
     }
-}
-
-/// Offsets travel in the producer's transactions, so the group must be on the producer's cluster. Address lists may differ all the
-/// same: only the brokers know which cluster they are.
-pub fn check_same_cluster(
-    consumer: &Connection,
-    producer: &Connection,
-    deadline: Duration,
-) -> Result<(), Fault> {
-    if consumer.brokers == producer.brokers {
-        return Ok(());
-    }
-    let end = Instant::now() + deadline;
-    let id = |connection: &Connection| {
-        let admin = Admin::new(connection, end)?;
-        let id = admin.client().inner().fetch_cluster_id(end.saturating_duration_since(Instant::now()));
-        id.ok_or_else(|| admin.unavailable("the id of the cluster", "no answer"))
-    };
-    let (read, written) = (id(consumer)?, id(producer)?);
-    if read == written {
-        return Ok(());
-    }
-    let text = format!(
-        "exactly_once cannot be kept: {} is another Kafka cluster ({read}) than {} ({written}), and no transaction spans two: use at_least_once, or write to the cluster that is read",
-        consumer.brokers.join(","),
-        producer.brokers.join(",")
-    );
-    Err(Fault::new(ErrorClass::Config, text).code("EXACTLY_ONCE_BLOCKED"))
 }
 
 impl Admin {

@@ -179,6 +179,20 @@ impl Client {
         code.is_ok().then_some((low, high))
     }
 
+    /// The id of the cluster, drawn when it was made; waits at most `timeout`.
+    pub(crate) fn cluster_id(&self, timeout: Duration) -> Option<String> {
+        // SAFETY: a valid handle. The answer is null or a string that ends and is ours; it is copied before it goes.
+        unsafe {
+            let text = sys::rd_kafka_clusterid(self.pointer(), millis(timeout));
+            if text.is_null() {
+                return None;
+            }
+            let id = CStr::from_ptr(text).to_string_lossy().into_owned();
+            sys::rd_kafka_mem_free(self.pointer(), text.cast());
+            Some(id)
+        }
+    }
+
     /// Describes one topic, or all, waiting at most `timeout`.
     pub(crate) fn metadata(
         &self,

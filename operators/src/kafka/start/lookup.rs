@@ -79,6 +79,18 @@ impl Lookup {
         self.client.as_ref().expect("the client is there until the look-up is dropped")
     }
 
+    /// The id of the cluster, drawn when it was made.
+    pub(crate) fn cluster_id(&self) -> Result<String, Fault> {
+        let mut pauses = Pauses::new(self.deadline);
+        loop {
+            if let Some(id) = self.client().cluster_id(ATTEMPT.min(pauses.left())) {
+                return Ok(id);
+            }
+            self.refusal(Code::TIMED_OUT)?;
+            pauses.pause(|| self.unavailable("the id of its cluster", Code::TIMED_OUT))?;
+        }
+    }
+
     /// The partitions of the topics, sorted. Topics that do not exist are listed in one fault (66); a pattern
     /// is no topic.
     pub fn partitions(&self, topics: &[String]) -> Result<Vec<TopicPartition>, Fault> {

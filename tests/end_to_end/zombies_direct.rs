@@ -1,0 +1,103 @@
+//! Exactly once without a store against a process that stops at the worst moments, is overtaken, and goes on: issue 4, points 9
+//! and 10. There is no lease: only the identity of the producers keeps an old owner away.
+
+use tidegate_harness::workload::messages;
+use tidegate_harness::{OffsetWatch, Workload, checker, wait};
+
+use crate::case::{Case, DEADLINE, FlowText, long};
+use crate::exactly_once_direct::copy_once;
+use crate::zombies::{ONE_TO_THREE, Overtaking, TWO_TO_ONE, frozen_at};
+
+/// A cluster is frozen at `place`, another of another shape takes over and finishes, and the first is thawed: what is expected
+/// comes out once and in order, the offsets only rise, the old one leaves with 75, and the new one is not disturbed.
+fn overtaken_at(
+    place: &str,
+    nth: u64,
+    shapes: &[Overtaking],
+    flow: impl Fn(&Case) -> FlowText,
+    comes_out: bool,
+) {
+    let shapes = if long() { shapes } else { &shapes[..1] };
+    for (old, new) in shapes {
+        let case = Case::new("zombie-direct", 4);
+        let workload = Workload { records: 4_000, ..Workload::default() };
+        let events = workload.events();
+        let mut parts = events.chunks(1_000);
+        let launch = case.launch(&flow(&case).cluster("peer_timeout: 1s"));
+        let watch = OffsetWatch::start(&case.kafka, &case.group, &case.input);
+        let mut stale = frozen_at(&case, &launch.clone().shape(old.0, old.1), place, nth, || {
+            case.kafka.produce(&case.input, &messages(parts.next().unwrap_or_default()));
+        });
+
+        let mut fresh = launch.clone().shape(new.0, new.1).start();
+        fresh.wait_ready(DEADLINE);
+        for part in parts.by_ref().take(2) {
+            case.kafka.produce(&case.input, &messages(part));
+        }
+        case.wait_caught_up();
+        let before = case.kafka.drain(&case.output);
+        wait::until("the overtaken processes have ended", DEADLINE, || {
+            // One that was frozen from outside may come to the place only now.
+            stale.thaw_all();
+            stale.exits().iter().all(Option::is_some).then_some(())
+        });
+        for n in 0..stale.len() {
+            assert_eq!(stale.wait_exit(n, DEADLINE), 75, "the overtaken process {n} must leave");
+            let said = stale.stderr(n);
+            let codes = ["PRODUCER_FENCED", "PEER_LOST", "STOOD_STILL"];
+            assert!(
+                codes.iter().any(|code| said.contains(code)),
+                "the code of the fence that it met: {said}"
+            );
+        }
+        assert_eq!(case.kafka.drain(&case.output), before, "the overtaken cluster published something");
+        case.kafka.produce(&case.input, &messages(parts.next().unwrap_or_default()));
+        case.wait_caught_up();
+        assert!(fresh.exits().iter().all(Option::is_none), "the new cluster was disturbed");
+        fresh.terminate_all();
+        fresh.expect_exit_in(&[0, 75], DEADLINE);
+        let rows = case.kafka.drain(&case.output);
+        if comes_out {
+            checker::assert_exactly(&rows, events.iter().map(|event| event.id));
+            checker::assert_key_order(&rows, &events);
+        } else {
+            assert_eq!(rows, []);
+        }
+        case.wait_caught_up();
+        watch.assert_only_rises();
+    }
+}
+
+// F25: who initialises last wins the producer, and must not even try.
+#[test]
+fn an_owner_frozen_before_it_initialises_its_producers_leaves_the_new_one_alone() {
+    overtaken_at("direct.initialise", 1, &[ONE_TO_THREE, TWO_TO_ONE], copy_once, true);
+}
+
+// P45 E10 F5 F6 fault E7
+#[test]
+fn an_owner_frozen_in_a_transaction_is_fenced_by_the_next_one_of_its_partitions() {
+    overtaken_at("direct.sent", 2, &[TWO_TO_ONE, ONE_TO_THREE], copy_once, true);
+}
+
+// P45 E10: a cluster that grows.
+#[test]
+fn an_owner_frozen_in_a_transaction_is_fenced_by_several_processes() {
+    overtaken_at("direct.sent", 3, &[ONE_TO_THREE], copy_once, true);
+}
+
+// fault E4 E5
+#[test]
+fn an_owner_frozen_behind_the_end_of_a_transaction_publishes_nothing_more() {
+    overtaken_at("direct.ended", 2, &[ONE_TO_THREE, TWO_TO_ONE], copy_once, true);
+}
+
+// F11: offsets without output are fenced as well.
+#[test]
+fn an_owner_of_filtered_records_frozen_in_a_transaction_does_not_move_the_offsets_any_more() {
+    let filter = |case: &Case| {
+        let steps = "- decode: { json: {} }\n- filter: value.id < 0\n- sink: { kafka: { topic: OUT } }";
+        case.flow(steps).consumer("delivery: exactly_once")
+    };
+    overtaken_at("direct.sent", 2, &[TWO_TO_ONE, ONE_TO_THREE], filter, false);
+}
