@@ -78,6 +78,16 @@ impl Case {
         Launch::new(BINARY, &self.scratch, &flow.yaml())
     }
 
+    /// The topic of the markers.
+    pub(crate) fn control_topic(&self) -> String {
+        format!("{}.tidegate", self.name)
+    }
+
+    /// Makes the topic of the markers. A start makes it too, and is sure that it is missing only after some seconds.
+    pub(crate) fn make_control_topic(&self) {
+        self.kafka.create_topic_with(&self.control_topic(), 1, &[("cleanup.policy", "compact")]);
+    }
+
     /// The directory of the recovery store.
     pub(crate) fn store(&self) -> PathBuf {
         self.scratch.join("recovery")
@@ -187,13 +197,13 @@ impl FlowText {
             text += &format!("{line}\n");
         }
         text += "kafka:\n  consumer:\n";
-        text += &format!("    brokers: [{:?}]\n    group_id: {}\n", self.consumer_brokers, self.group);
+        text += &format!("    brokers: {}\n    group_id: {}\n", list(&self.consumer_brokers), self.group);
         let topics: Vec<&String> = std::iter::once(&self.topics).chain(&self.more_topics).collect();
         text += &format!("    topics: {topics:?}\n");
         for line in &self.consumer {
             text += &format!("    {line}\n");
         }
-        text += &format!("  producer:\n    brokers: [{:?}]\n", self.producer_brokers);
+        text += &format!("  producer:\n    brokers: {}\n", list(&self.producer_brokers));
         for line in &self.producer {
             text += &format!("    {line}\n");
         }
@@ -211,6 +221,11 @@ impl FlowText {
         }
         text
     }
+}
+
+/// Addresses with commas between them as a list in YAML.
+fn list(brokers: &str) -> String {
+    format!("{:?}", brokers.split(',').collect::<Vec<_>>())
 }
 
 /// A line replaces the one with the same key.

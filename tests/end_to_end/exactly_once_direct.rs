@@ -8,7 +8,8 @@ use tidegate_harness::workload::messages;
 use tidegate_harness::{Broker, Event, Launch, OffsetWatch, Outcome, Workload, Writer, checker, wait};
 
 use crate::case::{BINARY, Case, DEADLINE, FlowText, numbered, seed};
-use crate::restore::{Feed, kill_once, kills};
+use crate::feed::Feed;
+use crate::restore::{kill_once, kills};
 
 /// A flow that copies bytes, exactly once.
 pub(crate) fn copy_once(case: &Case) -> FlowText {

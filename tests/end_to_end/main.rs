@@ -6,6 +6,7 @@
 //! `TIDEGATE_TEST_LONG=1` runs the long forms of the searches, `TIDEGATE_TEST_SEED=n` repeats one of their seeds.
 
 mod case;
+mod feed;
 mod status;
 
 mod advice;
@@ -15,7 +16,11 @@ mod commit_floor;
 mod commits;
 mod delivery;
 mod exactly_once;
+mod exactly_once_answers;
+mod exactly_once_brokers;
 mod exactly_once_direct;
+mod exactly_once_expiry;
+mod exactly_once_watched;
 mod fidelity;
 mod formation;
 mod group_members;

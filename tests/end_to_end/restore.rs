@@ -5,41 +5,10 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use tidegate_harness::workload::messages;
-use tidegate_harness::{Kafka, Launch, OffsetWatch, Oracle, WindowKind, Workload, Writer, checker};
+use tidegate_harness::{Cluster, Launch, OffsetWatch, Oracle, WindowKind, Workload, checker};
 
 use crate::case::{Case, DEADLINE, FlowText, long, seed, window_steps};
-
-/// Produces one part after the other from a thread of its own, at a pace, until it is dropped or done.
-pub(crate) struct Feed(Option<std::thread::JoinHandle<()>>);
-
-impl Feed {
-    pub(crate) fn start(
-        kafka: &Kafka,
-        topic: &str,
-        records: Vec<tidegate_harness::Message>,
-        parts: usize,
-        pause: Duration,
-    ) -> Feed {
-        let (kafka, topic) = (kafka.clone(), topic.to_owned());
-        Feed(Some(std::thread::spawn(move || {
-            let writer = Writer::new(&kafka);
-            for part in records.chunks(records.len().div_ceil(parts)) {
-                for record in part {
-                    writer.send(&topic, record);
-                }
-                writer.flush();
-                // The pace of the input, not a wait for anything.
-                std::thread::sleep(pause);
-            }
-        })))
-    }
-
-    pub(crate) fn finish(mut self) {
-        if let Some(thread) = self.0.take() {
-            assert!(thread.join().is_ok(), "the feed failed");
-        }
-    }
-}
+use crate::feed::Feed;
 
 /// Kills one process or all at a random moment, `kills` times, while the input grows; then runs to the end.
 fn kill_at_random(name: &str, shapes: &[(usize, usize)], kills: usize) {
@@ -92,8 +61,13 @@ pub(crate) fn kill_at_random_under(
     repeats
 }
 
+/// Starts a cluster, and kills one of its processes or all at a random moment.
 pub(crate) fn kill_once(launch: &Launch, random: &mut SmallRng) {
-    let mut cluster = launch.start();
+    kill_running(launch.start(), random);
+}
+
+/// The same to a cluster that runs already.
+pub(crate) fn kill_running(mut cluster: Cluster, random: &mut SmallRng) {
     let moment = Duration::from_millis(random.random_range(0..2_500));
     let victim = random.random_range(0..cluster.len());
     // The moment is random on purpose: there is no condition to wait for, but an early end is a failure.

@@ -53,6 +53,25 @@ pub(crate) struct Extras<'a> {
     pub(crate) listeners: Vec<Listener>,
     /// Further arguments of the command that formats its folder.
     pub(crate) format: &'a [&'a str],
+    /// The cluster that it is a part of; alone if there is none.
+    pub(crate) quorum: Option<Quorum>,
+}
+
+/// The cluster that a broker is a part of, and which one it is.
+#[derive(Clone)]
+pub(crate) struct Quorum {
+    /// From 0; its node id is one more.
+    pub(crate) index: usize,
+    /// The ports of all controllers.
+    pub(crate) controllers: Vec<u16>,
+    /// As Kafka writes it.
+    pub(crate) cluster_id: String,
+}
+
+impl Quorum {
+    fn alone() -> Quorum {
+        Quorum { index: 0, controllers: vec![ports::free()], cluster_id: random_cluster_id() }
+    }
 }
 
 /// A Kafka broker of this process; ends with it.
@@ -90,10 +109,17 @@ impl Broker {
     }
 
     pub(crate) fn start_with(extras: Extras<'_>) -> Broker {
+        let broker = Broker::prepare(extras);
+        broker.resume();
+        broker
+    }
+
+    /// A broker whose folder is ready and that does not run yet.
+    pub(crate) fn prepare(extras: Extras<'_>) -> Broker {
         let lib = jars();
         remove_leftovers();
         let port = ports::free();
-        let controller = ports::free();
+        let quorum = extras.quorum.unwrap_or_else(Quorum::alone);
         let folder = data_root().join(format!("{}-{port}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap_or_else(|e| panic!("create {}: {e}", folder.display()));
         let proxied: Vec<ProxiedListener> = (0..PROXIED_LISTENERS)
@@ -110,19 +136,17 @@ impl Broker {
             advertised: format!("127.0.0.1:{}", listener.advertised),
         });
         let listeners: Vec<Listener> = behind_proxies.chain(extras.listeners).collect();
-        let config = server_properties(&folder, port, controller, &listeners, extras.properties);
+        let config = server_properties(&folder, port, &quorum, &listeners, extras.properties);
         let file = folder.join("server.properties");
         std::fs::write(&file, config).unwrap_or_else(|e| panic!("write {}: {e}", file.display()));
-        format_storage(&lib, &folder, &file, extras.format);
-        let broker = Broker {
+        format_storage(&lib, &folder, &file, &quorum.cluster_id, extras.format);
+        Broker {
             kafka: Kafka::at(&format!("127.0.0.1:{port}")),
             folder,
             child: Mutex::new(None),
             proxied,
             own: true,
-        };
-        broker.resume();
-        broker
+        }
     }
 
     /// The client's side: topics, offsets, records.
@@ -296,11 +320,19 @@ fn remove_leftovers() {
 fn server_properties(
     folder: &Path,
     port: u16,
-    controller: u16,
+    quorum: &Quorum,
     others: &[Listener],
     further: &[(&str, &str)],
 ) -> String {
     let host = "127.0.0.1";
+    let controller = quorum.controllers[quorum.index];
+    let id = |index: usize| (index + 1).to_string();
+    let voters: Vec<String> = (quorum.controllers.iter().enumerate())
+        .map(|(index, port)| format!("{}@{host}:{port}", id(index)))
+        .collect();
+    // As many copies of everything as there are brokers; one of several may be missing.
+    let copies = id(quorum.controllers.len() - 1);
+    let copies_min = if quorum.controllers.len() > 1 { "2" } else { "1" };
     let mut listeners = format!("PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}");
     let mut advertised = format!("PLAINTEXT://{host}:{port}");
     let mut protocols = "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT".to_owned();
@@ -312,8 +344,8 @@ fn server_properties(
     let logs = folder.join("logs");
     let lines = [
         ("process.roles", "broker,controller"),
-        ("node.id", "1"),
-        ("controller.quorum.voters", &format!("1@{host}:{controller}")),
+        ("node.id", &id(quorum.index)),
+        ("controller.quorum.voters", &voters.join(",")),
         ("listeners", &listeners),
         ("advertised.listeners", &advertised),
         ("controller.listener.names", "CONTROLLER"),
@@ -321,10 +353,12 @@ fn server_properties(
         ("listener.security.protocol.map", &protocols),
         ("log.dirs", &logs.display().to_string()),
         ("auto.create.topics.enable", "false"),
-        ("offsets.topic.replication.factor", "1"),
+        ("default.replication.factor", &copies),
+        ("min.insync.replicas", copies_min),
+        ("offsets.topic.replication.factor", &copies),
         ("offsets.topic.num.partitions", "4"),
-        ("transaction.state.log.replication.factor", "1"),
-        ("transaction.state.log.min.isr", "1"),
+        ("transaction.state.log.replication.factor", &copies),
+        ("transaction.state.log.min.isr", copies_min),
         ("transaction.state.log.num.partitions", "4"),
         ("group.initial.rebalance.delay.ms", "0"),
         // The workload's records carry old timestamps: without this they would be deleted as expired.
@@ -345,11 +379,11 @@ fn server_properties(
     text
 }
 
-fn format_storage(lib: &Path, folder: &Path, config: &Path, further: &[&str]) {
+fn format_storage(lib: &Path, folder: &Path, config: &Path, cluster_id: &str, further: &[&str]) {
     let started = Instant::now();
     let output = process::run(
         java(lib)
-            .args(["kafka.tools.StorageTool", "format", "-t", &random_cluster_id(), "-c"])
+            .args(["kafka.tools.StorageTool", "format", "-t", cluster_id, "-c"])
             .arg(config)
             .args(further)
             .stdin(Stdio::null()),
@@ -365,7 +399,7 @@ fn format_storage(lib: &Path, folder: &Path, config: &Path, further: &[&str]) {
 }
 
 /// Kafka's form of a UUID: 16 bytes as 22 letters of URL-safe base 64, not beginning with a dash.
-fn random_cluster_id() -> String {
+pub(crate) fn random_cluster_id() -> String {
     const LETTERS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_";
     let mut random = SmallRng::from_os_rng();
     let mut id: String =

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
@@ -14,12 +14,20 @@ use rdkafka::admin::{
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::error::KafkaResult;
 use rdkafka::{Offset, TopicPartitionList};
 
 use crate::{process, wait};
 
+/// As many replicas as the brokers give a topic by themselves.
+const BY_DEFAULT: TopicReplication<'static> = TopicReplication::Fixed(-1);
+
 /// How long one request to the broker may take.
 pub(crate) const REQUEST: Duration = Duration::from_secs(20);
+/// The same for a question that is asked again.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// The group that a client names which asks for nothing of a group.
+const PROBE: &str = "harness-probe";
 
 /// The address list of a Kafka cluster; cheap to clone.
 #[derive(Clone, Debug)]
@@ -68,11 +76,11 @@ impl Kafka {
     pub fn wait_ready(&self, deadline: Duration) {
         wait::until(&format!("the broker at {} answers", self.bootstrap), deadline, || {
             // A new client each time: one that could not connect waits longer and longer before it tries again.
-            let reader = self.reader("harness-probe", "read_committed");
+            let reader = self.reader(PROBE, "read_committed");
             reader.fetch_metadata(None, Duration::from_secs(1)).ok().map(drop)
         });
         wait::until(&format!("the group coordinator of {} answers", self.bootstrap), deadline, || {
-            let reader = self.reader("harness-probe", "read_committed");
+            let reader = self.reader(PROBE, "read_committed");
             let mut asked = TopicPartitionList::new();
             asked.add_partition("harness-probe", 0);
             reader.committed_offsets(asked, Duration::from_secs(5)).ok().map(drop)
@@ -86,7 +94,7 @@ impl Kafka {
 
     /// Creates a topic with settings such as `("cleanup.policy", "compact")`.
     pub fn create_topic_with(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
-        let mut topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+        let mut topic = NewTopic::new(name, partitions, BY_DEFAULT);
         for (key, value) in settings {
             topic = topic.set(key, value);
         }
@@ -125,8 +133,7 @@ impl Kafka {
             }
         }
         wait::until(&format!("topic {name} is gone"), REQUEST, || {
-            let metadata =
-                self.reader("harness-probe", "read_committed").fetch_metadata(None, REQUEST).ok()?;
+            let metadata = self.reader(PROBE, "read_committed").fetch_metadata(None, REQUEST).ok()?;
             metadata.topics().iter().all(|topic| topic.name() != name).then_some(())
         });
     }
@@ -145,6 +152,16 @@ impl Kafka {
         self.wait_partitions(name, total);
     }
 
+    /// Allows the principal the use of transactional ids with a prefix. Where an authorizer lets everybody do what no rule is
+    /// about, nobody else may use them from then on.
+    pub fn allow_transactions(&self, principal: &str, prefix: &str) {
+        let acl =
+            ["--add", "--allow-principal", principal, "--operation", "Describe", "--operation", "Write"];
+        let resource = ["--transactional-id", prefix, "--resource-pattern-type", "prefixed"];
+        let at = ["--bootstrap-server", self.bootstrap()];
+        tool("org.apache.kafka.tools.AclCommand", &[&at[..], &acl, &resource].concat());
+    }
+
     /// Deletes the records of a partition below `before`.
     pub fn delete_records(&self, topic: &str, partition: i32, before: i64) {
         let list = offsets_list(topic, [(partition, before)]);
@@ -154,16 +171,12 @@ impl Kafka {
 
     /// The group's committed offsets of a topic, asked of its coordinator without joining; partitions without one are left out.
     pub fn group_offsets(&self, group: &str, topic: &str) -> BTreeMap<i32, i64> {
-        let partitions = self.partitions(topic);
-        let reader = self.reader(group, "read_committed");
-        committed(&reader, topic, partitions).unwrap_or_else(|e| panic!("offsets of group {group}: {e}"))
+        self.offsets_by(group, topic, "read_committed")
     }
 
     /// The same as they are now: those of a transaction that is open, or on its way to its end, are not waited for.
     pub fn group_offsets_now(&self, group: &str, topic: &str) -> BTreeMap<i32, i64> {
-        let partitions = self.partitions(topic);
-        let reader = self.reader(group, "read_uncommitted");
-        committed(&reader, topic, partitions).unwrap_or_else(|e| panic!("offsets of group {group}: {e}"))
+        self.offsets_by(group, topic, "read_uncommitted")
     }
 
     /// Sets the group's offsets as an outsider; the group must have no members.
@@ -216,30 +229,78 @@ impl Kafka {
 
     /// The number of partitions of a topic.
     pub fn partitions(&self, topic: &str) -> i32 {
-        let reader = self.reader("harness-probe", "read_committed");
-        let metadata = reader
-            .fetch_metadata(Some(topic), REQUEST)
-            .unwrap_or_else(|e| panic!("describe topic {topic}: {e}"));
+        let metadata = self.ask(&format!("describe topic {topic}"), PROBE, "read_committed", |reader| {
+            reader.fetch_metadata(Some(topic), ATTEMPT)
+        });
         let count = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
         assert!(count > 0, "topic {topic} has no partitions");
         i32::try_from(count).unwrap_or_else(|e| panic!("{count} partitions of {topic}: {e}"))
     }
 
+    /// The node id of the broker that leads a partition; `None` while there is none.
+    pub fn leader(&self, topic: &str, partition: i32) -> Option<i32> {
+        let metadata = self.reader(PROBE, "read_committed").fetch_metadata(Some(topic), REQUEST).ok()?;
+        let found = metadata.topics().first()?.partitions().iter().find(|found| found.id() == partition)?;
+        (found.leader() >= 0).then(|| found.leader())
+    }
+
+    /// Waits until every partition of every topic has `copies` replicas that are in step.
+    #[track_caller]
+    pub fn wait_in_sync(&self, copies: usize, deadline: Duration) {
+        wait::until(&format!("{copies} replicas of everything are in step"), deadline, || {
+            let metadata = self.reader(PROBE, "read_committed").fetch_metadata(None, REQUEST).ok()?;
+            let mut partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
+            partitions
+                .all(|partition| partition.isr().len() == copies && partition.leader() >= 0)
+                .then_some(())
+        });
+    }
+
+    /// I8: no transaction is left open, that is, a `read_committed` reader reaches the end of the log.
+    #[track_caller]
+    pub fn wait_nothing_open(&self, topic: &str, deadline: Duration) {
+        wait::until(&format!("I8 liveness: no transaction is open in {topic}"), deadline, || {
+            (self.stable_bounds(topic) == self.log_bounds(topic)).then_some(())
+        });
+    }
+
+    fn offsets_by(&self, group: &str, topic: &str, isolation: &str) -> BTreeMap<i32, i64> {
+        let partitions = self.partitions(topic);
+        self.ask(&format!("offsets of group {group}"), group, isolation, |reader| {
+            committed_within(reader, topic, partitions, ATTEMPT)
+        })
+    }
+
     fn bounds(&self, topic: &str, isolation: &str) -> BTreeMap<i32, (i64, i64)> {
-        let reader = self.reader("harness-probe", isolation);
-        (0..self.partitions(topic))
-            .map(|partition| {
-                let bounds = reader
-                    .fetch_watermarks(topic, partition, REQUEST)
-                    .unwrap_or_else(|e| panic!("log ends of {topic}:{partition}: {e}"));
-                (partition, bounds)
-            })
-            .collect()
+        let partitions = 0..self.partitions(topic);
+        self.ask(&format!("log ends of {topic}"), PROBE, isolation, |reader| {
+            let bounds = |partition| Ok((partition, reader.fetch_watermarks(topic, partition, ATTEMPT)?));
+            partitions.clone().map(bounds).collect()
+        })
+    }
+
+    /// Asks until there is an answer. Each time with a new client: one that was made while a broker went away may hold on to
+    /// what it learnt then.
+    fn ask<T>(
+        &self,
+        what: &str,
+        group: &str,
+        isolation: &str,
+        question: impl Fn(&BaseConsumer) -> KafkaResult<T>,
+    ) -> T {
+        let begin = Instant::now();
+        loop {
+            match question(&self.reader(group, isolation)) {
+                Ok(answer) => return answer,
+                Err(error) if begin.elapsed() > 2 * REQUEST => panic!("{what}: {error}"),
+                Err(_) => {}
+            }
+        }
     }
 
     fn wait_partitions(&self, topic: &str, count: i32) {
         wait::until(&format!("topic {topic} has {count} partitions with leaders"), REQUEST, || {
-            let reader = self.reader("harness-probe", "read_committed");
+            let reader = self.reader(PROBE, "read_committed");
             let metadata = reader.fetch_metadata(Some(topic), REQUEST).ok()?;
             let found = metadata.topics().first()?;
             let led = found.partitions().iter().filter(|partition| partition.leader() >= 0).count();
@@ -255,14 +316,19 @@ impl Kafka {
 }
 
 /// Asks `reader`'s coordinator for the offsets of partitions `0..count`.
-pub(crate) fn committed(
+pub(crate) fn committed(reader: &BaseConsumer, topic: &str, count: i32) -> KafkaResult<BTreeMap<i32, i64>> {
+    committed_within(reader, topic, count, REQUEST)
+}
+
+fn committed_within(
     reader: &BaseConsumer,
     topic: &str,
     count: i32,
-) -> rdkafka::error::KafkaResult<BTreeMap<i32, i64>> {
+    timeout: Duration,
+) -> KafkaResult<BTreeMap<i32, i64>> {
     let mut asked = TopicPartitionList::new();
     asked.add_partition_range(topic, 0, count - 1);
-    let answer = reader.committed_offsets(asked, REQUEST)?;
+    let answer = reader.committed_offsets(asked, timeout)?;
     let mut offsets = BTreeMap::new();
     for element in answer.elements() {
         element.error()?;

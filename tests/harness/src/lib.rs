@@ -14,6 +14,7 @@
 //! `TIDEGATE_TEST_BROKERS=host:port` the shared broker is the one named there instead of one that is started.
 
 pub mod broker;
+pub mod broker_cluster;
 pub mod checker;
 pub mod cluster;
 pub mod drain;
@@ -21,6 +22,7 @@ pub mod http;
 pub mod kafka;
 pub mod member;
 pub mod oracle;
+pub mod output_watch;
 pub mod ports;
 pub mod process;
 pub mod produce;
@@ -33,13 +35,15 @@ pub mod witness;
 pub mod workload;
 
 pub use broker::Broker;
+pub use broker_cluster::BrokerCluster;
 pub use cluster::{Cluster, Launch};
 pub use drain::Received;
 pub use kafka::Kafka;
 pub use member::{ConsoleConsumer, Member};
 pub use oracle::{Oracle, WindowKind};
+pub use output_watch::{Looks, OutputWatch};
 pub use produce::{Message, Outcome, Writer};
-pub use proxy::Proxy;
+pub use proxy::{Loss, Proxy};
 pub use scratch::Scratch;
 pub use secure::SecureBroker;
 pub use watch::OffsetWatch;

@@ -1,8 +1,8 @@
 //! A TCP proxy on 127.0.0.1 that delays, throttles, holds, cuts and half-closes connections, and, in front of
-//! Kafka, counts requests by their API key and swallows those of chosen keys.
+//! Kafka, counts requests by their API key, swallows those of chosen keys, and loses one exchange on demand ([`Loss`]).
 //!
 //! Each connection has two threads, one per direction. What they do is looked up before every chunk, so a
-//! change applies to connections that are already open.
+//! change applies to connections that are already open. In front of Kafka a chunk is a whole request or answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write as _};
@@ -24,6 +24,24 @@ pub mod api {
     pub const OFFSET_FETCH: i16 = 9;
     /// FindCoordinator.
     pub const FIND_COORDINATOR: i16 = 10;
+    /// InitProducerId.
+    pub const INIT_PRODUCER_ID: i16 = 22;
+    /// EndTxn: a transaction is committed or aborted.
+    pub const END_TRANSACTION: i16 = 26;
+}
+
+/// An exchange of one request and its answer that is to fail, as a client sees it: no answer comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Which requests: the next one with this API key is lost.
+    pub api_key: i16,
+    /// Whether the broker gets the request, and so does what it asks for.
+    pub is_done: bool,
+    /// Whether the client's own repeats of this request are lost in the same way. They are known by their bytes, which
+    /// differ in nothing but the number that the client gives them.
+    pub with_repeats: bool,
+    /// Whether the connection is closed at once; otherwise it stays open, and the client waits.
+    pub is_cut: bool,
 }
 
 /// How often a held connection looks whether it may go on.
@@ -44,7 +62,20 @@ struct State {
     connections: Vec<(TcpStream, TcpStream)>,
     requests: BTreeMap<i16, u64>,
     swallowed: u64,
+    loss: Option<Losing>,
+    lost: u64,
+    lost_repeats: u64,
 }
+
+/// A [`Loss`] on its way.
+struct Losing {
+    loss: Loss,
+    /// The request that it took, without its number; `None` until then.
+    taken: Option<Vec<u8>>,
+}
+
+/// What the two threads of a connection tell one another: the numbers of the requests whose answers are to be lost.
+type Unanswered = Arc<Mutex<BTreeSet<[u8; 4]>>>;
 
 struct Shared {
     state: Mutex<State>,
@@ -129,9 +160,26 @@ impl Proxy {
         self.state().rules.swallowed.insert(api_key);
     }
 
+    /// Loses the next exchange that `loss` is about, and then no other; a loss that was asked for before is over.
+    pub fn lose(&self, loss: Loss) {
+        self.state().loss = Some(Losing { loss, taken: None });
+    }
+
+    /// How many exchanges were lost, the client's repeats of one not counted.
+    pub fn lost(&self) -> u64 {
+        self.state().lost
+    }
+
+    /// How many repeats of lost requests were lost too.
+    pub fn lost_repeats(&self) -> u64 {
+        self.state().lost_repeats
+    }
+
     /// Lets everything pass again.
     pub fn heal(&self) {
-        self.state().rules = Rules::default();
+        let mut state = self.state();
+        state.rules = Rules::default();
+        state.loss = None;
     }
 
     /// How many Kafka requests with this API key came by, those that were swallowed included.
@@ -204,11 +252,16 @@ fn connect(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) -> io::Re
     let up = (client.try_clone()?, server.try_clone()?);
     let down = (server.try_clone()?, client.try_clone()?);
     shared.state().connections.push((client, server));
-    for (name, (from, to), framed) in [("proxy-up", up, shared.kafka), ("proxy-down", down, false)] {
-        let shared = Arc::clone(shared);
+    let unanswered = Unanswered::default();
+    for (name, (from, to), is_up) in [("proxy-up", up, true), ("proxy-down", down, false)] {
+        let (shared, unanswered) = (Arc::clone(shared), Arc::clone(&unanswered));
         std::thread::Builder::new().name(name.into()).spawn(move || {
             // An error is a closed connection: the other side learns of it in the same way.
-            let _closed = if framed { pump_requests(&shared, &from, &to) } else { pump(&shared, &from, &to) };
+            let _closed = match (shared.kafka, is_up) {
+                (false, _) => pump(&shared, &from, &to),
+                (true, true) => pump_requests(&shared, &unanswered, &from, &to),
+                (true, false) => pump_answers(&shared, &unanswered, &from, &to),
+            };
             let _already_closed = to.shutdown(Shutdown::Write);
         })?;
     }
@@ -226,25 +279,98 @@ fn pump(shared: &Shared, mut from: &TcpStream, to: &TcpStream) -> io::Result<()>
     }
 }
 
-/// Kafka requests are framed: four bytes of length, then the API key in two.
-fn pump_requests(shared: &Shared, mut from: &TcpStream, to: &TcpStream) -> io::Result<()> {
+/// Requests and answers are framed: four bytes of length, then as many bytes.
+fn read_frame(mut from: &TcpStream, frame: &mut Vec<u8>) -> io::Result<()> {
+    let mut length = [0; 4];
+    from.read_exact(&mut length)?;
+    frame.clear();
+    frame.extend_from_slice(&length);
+    let wanted = u64::from(u32::from_be_bytes(length));
+    let found = from.take(wanted).read_to_end(frame)?;
+    if found as u64 == wanted { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// What becomes of a request.
+enum Fate {
+    Passes,
+    IsSwallowed,
+    IsCut,
+}
+
+/// A request begins with its API key and version, two bytes each, and its number.
+fn pump_requests(
+    shared: &Shared,
+    unanswered: &Unanswered,
+    from: &TcpStream,
+    to: &TcpStream,
+) -> io::Result<()> {
     let mut frame = Vec::new();
     loop {
-        let mut length = [0; 4];
-        from.read_exact(&mut length)?;
-        frame.clear();
-        frame.extend_from_slice(&length);
-        from.take(u64::from(u32::from_be_bytes(length))).read_to_end(&mut frame)?;
-        if let Some(&[high, low]) = frame.get(4..6) {
-            let key = i16::from_be_bytes([high, low]);
-            let mut state = shared.state();
-            *state.requests.entry(key).or_default() += 1;
-            if state.rules.swallowed.contains(&key) {
-                state.swallowed += 1;
-                continue;
+        read_frame(from, &mut frame)?;
+        let fate = match frame.get(4..12) {
+            Some(&[high, low, _, _, a, b, c, d]) => {
+                decide(shared, unanswered, i16::from_be_bytes([high, low]), [a, b, c, d], &frame[12..])
+            }
+            _ => Fate::Passes,
+        };
+        match fate {
+            Fate::Passes => forward(shared, &frame, to)?,
+            Fate::IsSwallowed => {}
+            Fate::IsCut => {
+                let _already_closed = from.shutdown(Shutdown::Both);
+                return to.shutdown(Shutdown::Both);
             }
         }
-        forward(shared, &frame, to)?;
+    }
+}
+
+fn decide(shared: &Shared, unanswered: &Unanswered, key: i16, number: [u8; 4], rest: &[u8]) -> Fate {
+    let mut guard = shared.state();
+    let state = &mut *guard;
+    *state.requests.entry(key).or_default() += 1;
+    if state.rules.swallowed.contains(&key) {
+        state.swallowed += 1;
+        return Fate::IsSwallowed;
+    }
+    let Some(losing) = state.loss.as_mut().filter(|losing| losing.loss.api_key == key) else {
+        return Fate::Passes;
+    };
+    let loss = losing.loss;
+    match &losing.taken {
+        None => {
+            losing.taken = Some(rest.to_vec());
+            state.lost += 1;
+        }
+        Some(taken) if loss.with_repeats && taken == rest => state.lost_repeats += 1,
+        Some(_) => return Fate::Passes,
+    }
+    if loss.is_done {
+        unanswered.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(number);
+        return Fate::Passes;
+    }
+    if loss.is_cut { Fate::IsCut } else { Fate::IsSwallowed }
+}
+
+/// An answer begins with the number of its request.
+fn pump_answers(
+    shared: &Shared,
+    unanswered: &Unanswered,
+    from: &TcpStream,
+    to: &TcpStream,
+) -> io::Result<()> {
+    let mut frame = Vec::new();
+    loop {
+        read_frame(from, &mut frame)?;
+        let number = frame.get(4..8).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
+        let is_lost = number.is_some_and(|number| {
+            unanswered.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&number)
+        });
+        if !is_lost {
+            forward(shared, &frame, to)?;
+        } else if shared.state().loss.as_ref().is_some_and(|losing| losing.loss.is_cut) {
+            let _already_closed = from.shutdown(Shutdown::Both);
+            return to.shutdown(Shutdown::Both);
+        }
     }
 }
 

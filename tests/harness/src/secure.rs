@@ -86,7 +86,12 @@ impl SecureBroker {
             advertised: format!("localhost:{mutual_port}"),
         };
         let listeners = vec![secure, mutual];
-        let broker = Broker::start_with(Extras { properties: &properties, listeners, format: &format });
+        let broker = Broker::start_with(Extras {
+            properties: &properties,
+            listeners,
+            format: &format,
+            ..Extras::default()
+        });
         SecureBroker { broker, port, mutual_port, files }
     }
 
