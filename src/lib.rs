@@ -60,6 +60,7 @@ pub mod expression;
 mod flow;
 mod http;
 mod offsets;
+mod opening;
 mod outboxes;
 mod probe;
 mod progress;

@@ -15,7 +15,8 @@ use crate::causes::{cause_of, config, store_cause};
 use crate::cli::ReplayTo;
 use crate::clients::{self, Clients};
 use crate::config::problems::Severity;
-use crate::run::{self, Job};
+use crate::opening;
+use crate::run::Job;
 use crate::standing::{self, Position};
 use crate::table;
 use std::collections::BTreeMap;
@@ -140,9 +141,9 @@ impl Replaying<'_> {
         let shape = ClusterShape { processes: 1, workers_per_process: 1 };
         let options = OpenOptions {
             allow_dropped_state: true,
-            ..run::open_options(self.job, fingerprint, new_run_id()?, shape)
+            ..opening::open_options(self.job, fingerprint, new_run_id()?, shape)
         };
-        run::open_store(self.job, self.clients, store, &options)
+        opening::open_store(self.job, self.clients, store, &options)
     }
 }
 

@@ -16,13 +16,12 @@ use crate::config::settings::Settings;
 use crate::flow::Flow;
 use crate::flow::plan::FlowPlan;
 use crate::http::HttpServer;
+use crate::opening::{open_options, open_store};
 use crate::probe::{ProcessProbe, Stage};
-use crate::publication::{
-    DirectSettings, Initialised, PerformerSettings, Publication, PublicationSettings, start_output,
-};
+use crate::publication::{Initialised, start_publication, watch_output};
 use crate::restore::{self, Restored};
 use crate::start::{self, StartPlan, StartQuestion};
-use crate::work::{Beginning, Work, own_partitions, standing};
+use crate::work::{Beginning, Work};
 use crate::{progress, signals};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -33,15 +32,13 @@ use tidegate_cluster::{
     Supervisor, Timeouts, new_run_id, worker_config,
 };
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::kafka::{
-    Advice, ConsumerConfig, HangingWatch, OutputTopic, check_control_topic, check_outputs, check_same_cluster,
-};
+use tidegate_operators::kafka::{Advice, OutputTopic, check_outputs, check_same_cluster};
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_operators::steps::FlowSteps;
 use tidegate_recovery::storage::LocalDirectory;
 use tidegate_recovery::{
-    ClusterShape, Epoch, ErrorClass, FlowFingerprint, Generation, Lease, LeaseKeeper, NextOffset,
-    OpenOptions, Opened, Publisher, RecoveryStore, ResumeState, RunId, Slot, StepTable, StopRequest,
+    ClusterShape, Epoch, ErrorClass, Generation, Lease, LeaseKeeper, OpenOptions, Publisher, RecoveryStore,
+    ResumeState, RunId, StopRequest,
 };
 
 /// A flow, as the run needs it: called once to plan and once on every worker thread.
@@ -74,35 +71,8 @@ impl Job {
         plan(&self.name, &self.describe, &self.settings)
     }
 
-    fn is_exactly_once(&self) -> bool {
+    pub(crate) fn is_exactly_once(&self) -> bool {
         self.settings.delivery() == DeliveryGuarantee::ExactlyOnce
-    }
-
-    /// What the performers of exactly-once output need to know.
-    fn performer_settings(&self, clients: &Clients) -> PerformerSettings {
-        PerformerSettings {
-            flow: self.name.clone(),
-            group: clients.consumer.group_id.clone(),
-            control_topic: self.settings.exactly_once.control_topic(&self.name),
-            producer: clients.producer.clone(),
-            consumer: ConsumerConfig { connection: clients.outputs.clone(), ..clients.consumer.clone() },
-            request_timeout: self.settings.exactly_once.request_timeout,
-            store_timeout: self.settings.recovery.store_timeout,
-        }
-    }
-
-    /// The same without a store.
-    fn direct_settings(&self, clients: &Clients, joined: &Joined) -> DirectSettings {
-        DirectSettings {
-            flow: self.name.clone(),
-            group: clients.consumer.group_id.clone(),
-            producer: clients.producer.clone(),
-            consumer: clients.consumer.clone(),
-            request_timeout: self.settings.exactly_once.request_timeout,
-            keepalive: self.settings.consumer.as_ref().map_or(Duration::MAX, |of| of.commit_keepalive),
-            start_timeout: self.settings.cluster.startup_timeout,
-            standing: standing(joined, None),
-        }
     }
 
     /// What the handshake compares besides the fingerprint and the build.
@@ -267,7 +237,7 @@ fn bind(job: &Job, plan: &FlowPlan, supervisor: &Supervisor) -> Result<Mesh, Cau
 }
 
 /// The build that runs: processes of one cluster must share it, since batches travel between them.
-fn build_id() -> String {
+pub(crate) fn build_id() -> String {
     concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION")).to_owned()
 }
 
@@ -418,75 +388,6 @@ fn lead(
     Ok(Assignment { generation, settings })
 }
 
-/// What is said to a store, but for the steps that keep rows.
-pub(crate) fn open_options(
-    job: &Job,
-    fingerprint: FlowFingerprint,
-    run: RunId,
-    shape: ClusterShape,
-) -> OpenOptions {
-    OpenOptions {
-        flow: job.name.clone(),
-        fingerprint,
-        steps: StepTable::default(),
-        run,
-        host: clients::host_name(),
-        build: build_id(),
-        shape,
-        slots: (0..shape.processes).map(Slot).collect(),
-        peer_timeout: job.settings.cluster.peer_timeout,
-        store_timeout: job.settings.recovery.store_timeout,
-        allow_dropped_state: job.allow_dropped_state,
-        allow_older_snapshot: job.allow_older_snapshot,
-    }
-}
-
-/// Opens the store as process 0, with all that earlier runs had left to publish.
-pub(crate) fn open_store(
-    job: &Job,
-    clients: &Clients,
-    store: &RecoveryStore,
-    options: &OpenOptions,
-) -> Result<Opened, Cause> {
-    if job.is_exactly_once() {
-        return open_with_output(job, clients, store, options);
-    }
-    let opened = store.open(options, None).map_err(|error| store_cause(&error))?;
-    refuse_owed_output(&opened)?;
-    Ok(opened)
-}
-
-/// The start of exactly-once output: older generations are fenced, and what they left over is published.
-fn open_with_output(
-    job: &Job,
-    clients: &Clients,
-    store: &RecoveryStore,
-    options: &OpenOptions,
-) -> Result<Opened, Cause> {
-    let within = job.settings.cluster.startup_timeout;
-    let settings = job.performer_settings(clients);
-    let create = job.settings.exactly_once.create_replication;
-    check_control_topic(&clients.outputs, &settings.control_topic, create, within)
-        .map_err(|fault| cause_of(&fault))?;
-    let mut claim = store.claim(options, None).map_err(|error| store_cause(&error))?;
-    start_output(&mut claim, store, settings, job.allow_lost_state, within)?;
-    let mut opened = claim.open().map_err(|error| store_cause(&error))?;
-    opened.publisher.leftovers_published();
-    Ok(opened)
-}
-
-/// A flow that is not exactly-once any more publishes no outbox: what is left would be lost in silence.
-fn refuse_owed_output(opened: &Opened) -> Result<(), Cause> {
-    let owed = opened.resume.outboxes.len();
-    if owed == 0 {
-        return Ok(());
-    }
-    let text = format!(
-        "the recovery store holds {owed} outboxes that may not be published yet, and without exactly_once nobody would publish them: run the flow once more with delivery: exactly_once, stop it, and change it then"
-    );
-    Err(Cause::new(ErrorClass::Config, "OUTPUT_OWED", text))
-}
-
 fn keep_lease(
     leading: Option<&Leading>,
     supervisor: &Supervisor,
@@ -500,55 +401,6 @@ fn keep_lease(
         })
         .map(Some)
         .map_err(|error| ended(supervisor, store_cause(&error)))
-}
-
-/// Starts the publication of this process's slot, behind the barrier that the answer about the start is.
-fn start_publication(
-    job: &Job,
-    clients: &Clients,
-    store: &RecoveryStore,
-    resume: &ResumeState,
-    start: &StartPlan,
-    inputs: &InputTable,
-    joined: &Joined,
-) -> Result<Publication, ClusterError> {
-    let own = own_partitions(start, inputs, joined.spec());
-    let offsets = |of: fn(&tidegate_recovery::Assignment) -> Option<NextOffset>| {
-        own.iter().filter_map(|own| Some((own.partition.clone(), of(own)?))).collect()
-    };
-    let settings = PublicationSettings {
-        performer: job.performer_settings(clients),
-        store: store.clone(),
-        slot: Slot(joined.spec().index().0),
-        group: offsets(|own| own.group),
-        resumed: offsets(|own| own.resumed),
-    };
-    let started = Publication::start(settings, resume).and_then(|publication| {
-        publication.wait_until_ready(job.settings.cluster.startup_timeout)?;
-        Ok(publication)
-    });
-    started.map_err(|fault| ended(joined.supervisor(), cause_of(&fault)))
-}
-
-/// Process 0 looks for transactions that hang in the output: nobody would see what is published behind them.
-fn watch_output(
-    job: &Job,
-    clients: &Clients,
-    plan: &FlowPlan,
-    joined: &Joined,
-) -> Result<Option<HangingWatch>, ClusterError> {
-    if !job.is_exactly_once() || joined.spec().index().0 != 0 {
-        return Ok(None);
-    }
-    let config = ConsumerConfig {
-        connection: clients.outputs.clone(),
-        group_id: clients.consumer.group_id.clone(),
-        ..ConsumerConfig::default()
-    };
-    let topics = plan.output_topics.iter().map(|output| output.topic.clone()).collect();
-    HangingWatch::start(config, topics, job.settings.exactly_once.transaction_timeout)
-        .map(Some)
-        .map_err(|error| ended(joined.supervisor(), internal("watch the output topics", &error)))
 }
 
 /// Where each partition begins: process 0 asks and decides, the others take its word.

@@ -9,12 +9,14 @@
 //! Without a store, [`direct`] initialises a producer for every input partition of a process, and a thread for each
 //! ([`partition`]) publishes what was made of it.
 
+mod begin;
 mod direct;
 mod partition;
 mod performer;
 mod slot;
 mod start;
 
+pub(crate) use begin::{start_publication, watch_output};
 pub(crate) use direct::{DirectPublication, DirectSettings, Initialised, PartitionBeginning};
 pub(crate) use performer::{Performer, PerformerSettings};
 pub(crate) use slot::{Publication, PublicationSettings};
