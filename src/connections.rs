@@ -2,7 +2,8 @@
 
 use crate::config::kafka::{ConsumerSettings, OffsetReset, Tombstones as TombstoneSetting};
 use crate::start::{StartPlan, out_of_range};
-use std::cell::OnceCell;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidegate_operators::context::WorkerContext;
@@ -90,16 +91,17 @@ impl Connections {
     }
 }
 
-/// The clients of one worker thread: its sinks share one producer.
+/// The clients of one worker thread: its sinks share one producer, as far as their topics take batches of one size.
 pub(crate) struct WorkerClients {
     shared: Arc<Connections>,
     worker: WorkerIndex,
-    producer: OnceCell<KafkaProducer>,
+    /// By the largest batch that their topics take.
+    producers: RefCell<BTreeMap<Option<usize>, KafkaProducer>>,
 }
 
 impl WorkerClients {
     pub(crate) fn new(shared: Arc<Connections>, worker: WorkerIndex) -> WorkerClients {
-        WorkerClients { shared, worker, producer: OnceCell::new() }
+        WorkerClients { shared, worker, producers: RefCell::default() }
     }
 
     /// The worker's reader.
@@ -107,17 +109,18 @@ impl WorkerClients {
         self.shared.reader(self.worker)
     }
 
-    /// The worker's producer, made when the first sink asks for it.
-    fn producer(&self) -> Result<&KafkaProducer, Fault> {
-        if let Some(producer) = self.producer.get() {
-            return Ok(producer);
+    /// The worker's producer for a topic, made when the first sink asks for it. A topic that takes less has another
+    /// one: it must not make the others refuse what they take, such as the dead letter of a record that is too large.
+    fn producer(&self, topic: &str) -> Result<KafkaProducer, Fault> {
+        let record_bytes_max = self.shared.start.limits_of(topic).record_bytes_max;
+        let mut producers = self.producers.borrow_mut();
+        if let Some(producer) = producers.get(&record_bytes_max) {
+            return Ok(producer.clone());
         }
-        let config = ProducerConfig {
-            record_bytes_max: self.shared.start.record_bytes_max(),
-            ..self.shared.producer_config.clone()
-        };
+        let config = ProducerConfig { record_bytes_max, ..self.shared.producer_config.clone() };
         let producer = KafkaProducer::new(&config, self.worker)?;
-        Ok(self.producer.get_or_init(|| producer))
+        producers.insert(record_bytes_max, producer.clone());
+        Ok(producer)
     }
 
     /// A writer for the sink `step`.
@@ -133,7 +136,7 @@ impl WorkerClients {
                 let desk = context.outbox().clone();
                 Box::new(OutboxWriter::new(desk, context.schedule(), step, topic, limits))
             }
-            Destination::Topic(topic) => Box::new(self.producer()?.writer(topic)?),
+            Destination::Topic(topic) => Box::new(self.producer(topic)?.writer(topic)?),
             Destination::File(path) => {
                 Box::new(file::writer(path, self.shared.process, self.shared.processes)?)
             }

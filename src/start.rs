@@ -51,11 +51,6 @@ pub(crate) struct StartPlan {
 }
 
 impl StartPlan {
-    /// The largest batch that every output topic takes, in bytes, where the brokers tell.
-    pub(crate) fn record_bytes_max(&self) -> Option<usize> {
-        self.outputs.iter().filter_map(|output| output.record_bytes_max).min()
-    }
-
     /// What a topic takes.
     pub(crate) fn limits_of(&self, topic: &str) -> TopicLimits {
         let found = self.outputs.iter().find(|output| output.name == topic);

@@ -51,7 +51,7 @@ pub struct ProducerConfig {
     pub in_flight_bytes: usize,
     /// Records that were taken and are not acknowledged, at most.
     pub in_flight_records: usize,
-    /// The largest batch that every output topic takes, where that is known (`max.message.bytes`): a larger record
+    /// The largest batch that its topics take, where that is known (`max.message.bytes`): a larger record
     /// is refused here, and no batch is larger, so that no record is refused because of its neighbours.
     pub record_bytes_max: Option<usize>,
 }
