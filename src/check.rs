@@ -9,7 +9,7 @@ use crate::config::kafka::{DeliveryGuarantee, DeliveryReason};
 use crate::config::layers::Environment;
 use crate::config::problems::{Problem, Problems, code};
 use crate::config::settings::Settings;
-use crate::config::steps::{Operation, Sink};
+use crate::config::steps::{Ahead, LatePolicy, Operation, Sink, Step};
 use crate::config::units::show_duration;
 use crate::config::yaml::{FILE_BYTES_MAX, Origin, Source};
 use crate::exit;
@@ -157,6 +157,8 @@ fn explanation(loaded: &Loaded, settings: &Settings) -> String {
                     (id, operation) if id == operation.kind() => id.to_string(),
                     (id, operation) => format!("{} ({id})", operation.kind()),
                 })
+                .zip(&stream.steps)
+                .map(|(shown, step)| shown + &dead_letters(step))
                 .collect();
             let _ = writeln!(text, "  {}: {input} → {}", stream.name, steps.join(" → "));
         }
@@ -188,6 +190,28 @@ fn explanation(loaded: &Loaded, settings: &Settings) -> String {
         let _ = writeln!(text, "  {:paths$}  {:values$}  {from}", setting.path, setting.value);
     }
     text
+}
+
+/// Where a step puts the records that it does not take.
+fn dead_letters(step: &Step) -> String {
+    let late = match &step.operation {
+        Operation::Window(window) => match &window.late {
+            LatePolicy::DeadLetter(letters) => Some(("late", letters)),
+            LatePolicy::Drop => None,
+        },
+        Operation::EventTime(event_time) => match &event_time.ahead {
+            Ahead::DeadLetter(letters) => Some(("ahead", letters)),
+            Ahead::Drop | Ahead::Keep | Ahead::Fail => None,
+        },
+        _ => None,
+    };
+    let failed = step.on_error.dead_letters().map(|letters| ("failed", letters));
+    let shown: Vec<String> = failed
+        .into_iter()
+        .chain(late)
+        .map(|(which, letters)| format!("{which} to topic {}", letters.topic()))
+        .collect();
+    if shown.is_empty() { String::new() } else { format!(" [{}]", shown.join(", ")) }
 }
 
 /// What the delivery means, in plain words.

@@ -9,6 +9,7 @@
 //! ([`provenance`]); [`guards`] looks at the whole, and `agreement` at what all processes must have in common.
 
 mod agreement;
+mod dead_letter_reader;
 pub mod exactly_once;
 pub mod flow_file;
 pub mod guards;

@@ -83,9 +83,10 @@ pub use flow::{
 };
 pub use tidegate_operators::collect_batch::BatchLimits;
 pub use tidegate_operators::element::{Data, Element, Header, Headers, Meta, Record};
-pub use tidegate_operators::record::OnError;
+pub use tidegate_operators::record::{DeadLetters, OnError};
 pub use tidegate_operators::window::{
-    Aggregate, Aggregator, Session, Sliding, Tumbling, WindowSpec, count, first, last, max, mean, min, sum,
+    Aggregate, Aggregator, Session, Sliding, Tumbling, WindowSettings, WindowSpec, count, first, last, max,
+    mean, min, sum,
 };
 
 pub use command::{main, tidegate};

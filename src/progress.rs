@@ -49,6 +49,16 @@ pub(crate) fn show(bounded: bool, process: &Arc<ProcessContext>) -> Option<Progr
 pub(crate) fn say_what_was_left_out(process: &ProcessContext) {
     let status = process.status.snapshot();
     tracing::info!(records = records_of(&status), "records that this process read");
+    for (step, figures) in &status.steps {
+        for (topic, letters) in figures.dead_letters.iter().filter(|(_, letters)| **letters > 0) {
+            tracing::warn!(
+                step = step.as_str(),
+                topic = &**topic,
+                records = letters,
+                "the step put records into a topic for dead letters"
+            );
+        }
+    }
     for (step, figures) in status.steps.iter().filter(|(_, figures)| figures.late + figures.dropped > 0) {
         tracing::warn!(
             step = step.as_str(),

@@ -158,6 +158,7 @@ mod tests {
                 event: EventTime::MIN,
                 watermark: EventTime(-5),
                 headers: Headers::default(),
+                original: None,
             },
         };
         let batch: Batch<Record> = Parcel((0..100).map(element).collect());

@@ -1,12 +1,15 @@
 //! Building a flow on one worker: the dataflow's scope, the worker's context, and the list of everything that a
 //! commit must wait for.
 
-use crate::batch::{FrontierOnly, FrontierStream};
+use crate::batch::{ElementStream, FrontierOnly, FrontierStream};
 use crate::commit;
 use crate::context::{StepHandle, VolatileHold, WorkerContext};
+use crate::element::Record;
+use crate::fault::Fault;
 use crate::time::{Hands, Time};
 use std::cell::RefCell;
-use tidegate_recovery::{Epoch, RowBuffer, StepId};
+use std::sync::Arc;
+use tidegate_recovery::{Epoch, ErrorClass, RowBuffer, StepId};
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Concatenate;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
@@ -32,6 +35,8 @@ pub struct FlowBuild<'s> {
     rows: RefCell<Vec<RowStream<'s>>>,
     acknowledgements: RefCell<Vec<FrontierStream<'s>>>,
     volatile: RefCell<Vec<(VolatileHold, RowStream<'s>)>>,
+    flow: Arc<str>,
+    dead_letters: RefCell<Vec<(Arc<str>, ElementStream<'s, Record>)>>,
 }
 
 impl<'s> FlowBuild<'s> {
@@ -43,7 +48,33 @@ impl<'s> FlowBuild<'s> {
             rows: RefCell::default(),
             acknowledgements: RefCell::default(),
             volatile: RefCell::default(),
+            flow: Arc::from(""),
+            dead_letters: RefCell::default(),
         }
+    }
+
+    /// The flow's name, which its dead letters carry.
+    pub fn named(self, flow: &str) -> FlowBuild<'s> {
+        FlowBuild { flow: Arc::from(flow), ..self }
+    }
+
+    /// The flow's name.
+    pub fn flow_name(&self) -> &Arc<str> {
+        &self.flow
+    }
+
+    /// A step has dead letters for this topic.
+    pub(crate) fn collect_dead_letters(&self, topic: Arc<str>, letters: ElementStream<'s, Record>) {
+        self.dead_letters.borrow_mut().push((topic, letters));
+    }
+
+    /// The dead letters of all steps built so far, for one topic, if any step has some. Whoever takes the stream ends
+    /// it in a sink: its acknowledgements are what completes the records.
+    pub fn take_dead_letters(&self, topic: &str) -> Option<ElementStream<'s, Record>> {
+        let mut all = self.dead_letters.borrow_mut();
+        let streams: Vec<_> =
+            all.extract_if(.., |(name, _)| **name == *topic).map(|(_, stream)| stream).collect();
+        (!streams.is_empty()).then(|| self.scope.concatenate(streams))
     }
 
     /// The dataflow's scope.
@@ -100,6 +131,14 @@ impl<'s> FlowBuild<'s> {
 
     /// Ends the flow: adds what turns closed epochs into durable ones. Every worker calls it, last.
     pub fn finish(self) {
+        let forgotten = self.dead_letters.borrow().iter().map(|(topic, _)| topic.to_string()).next();
+        if let Some(topic) = forgotten {
+            // Their epochs would be committed although nobody has written them.
+            self.context.fail(Fault::new(
+                ErrorClass::Internal,
+                format!("nothing writes the dead letters for topic `{topic}`"),
+            ));
+        }
         let rows = self.scope.concatenate(self.rows.into_inner());
         let acknowledgements = self.scope.concatenate(self.acknowledgements.into_inner());
         commit::watch_progress(

@@ -62,6 +62,20 @@ pub struct Meta {
     pub watermark: EventTime,
     /// The record's headers.
     pub headers: Headers,
+    /// The record as it was read, for the dead letter of a later step; `None` where no later step has one, and
+    /// for a result made of several records. See [`crate::record::keep_original`].
+    pub original: Option<Arc<Original>>,
+}
+
+/// A record as it was read. Its bytes are slices of what the reader holds anyway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Original {
+    /// Key and value.
+    pub record: Record,
+    /// Headers.
+    pub headers: Headers,
+    /// Timestamp in milliseconds.
+    pub timestamp: Option<i64>,
 }
 
 /// A value on its way through the flow.

@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::element::{Element, Headers, Meta, PartitionId, Record};
 use crate::fault::Fault;
 use crate::inputs::InputTable;
-use crate::sink::{Refused, SinkWriter, Ticket};
+use crate::sink::{Refusal, Refused, SinkWriter, Ticket};
 use crate::source::{CommitOutcome, PollBudget, SourceBatch, SourceReader};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -220,6 +220,7 @@ impl SourceReader for MemoryReader {
                             event: EventTime::MIN,
                             watermark: EventTime::MIN,
                             headers: Headers::default(),
+                            original: None,
                         };
                         batch.elements.push(Element { value: record.clone(), meta });
                     }
@@ -418,7 +419,12 @@ impl SinkWriter for MemoryWriter {
         let mut accepted = Vec::with_capacity(taken);
         for (index, element) in elements[..taken].iter().enumerate() {
             match refuse.as_ref().and_then(|refuse| refuse(&element.value)) {
-                Some(reason) => self.refused.push(Refused { ticket, index: known + index, reason }),
+                Some(reason) => self.refused.push(Refused {
+                    ticket,
+                    index: known + index,
+                    reason,
+                    refusal: Refusal::Record,
+                }),
                 None => accepted.push(element.clone()),
             }
         }

@@ -8,8 +8,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry, Unit};
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tidegate_recovery::{EventTime, StepId, TopicPartition};
 
 /// A gauge of seconds or of another real number.
@@ -18,6 +19,12 @@ pub type RealGauge = Gauge<f64, AtomicU64>;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StepLabels {
     step: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LetterLabels {
+    step: String,
+    topic: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -46,6 +53,37 @@ pub struct StepMetrics {
     pub ahead: Counter,
     /// Records that a destination refused for ever.
     pub refused: Counter,
+    letters: Letters,
+}
+
+/// Counters of one step; clones are the same.
+type ByTopic = Arc<Mutex<BTreeMap<Arc<str>, Counter>>>;
+
+/// The dead letters of one step, by topic.
+#[derive(Clone, Debug, Default)]
+struct Letters {
+    step: String,
+    all: Family<LetterLabels, Counter>,
+    own: ByTopic,
+}
+
+impl StepMetrics {
+    /// Records that went to this topic for dead letters.
+    pub fn dead_letters_to(&self, topic: &Arc<str>) -> Counter {
+        let Letters { step, all, own } = &self.letters;
+        let new = || {
+            let labels = LetterLabels { step: step.clone(), topic: topic.to_string() };
+            all.get_or_create(&labels).clone()
+        };
+        let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.entry(topic.clone()).or_insert_with(new).clone()
+    }
+
+    /// Records that went to each topic for dead letters.
+    pub fn dead_letters(&self) -> BTreeMap<Arc<str>, u64> {
+        let own = self.letters.own.lock().unwrap_or_else(PoisonError::into_inner);
+        own.iter().map(|(topic, written)| (topic.clone(), written.get())).collect()
+    }
 }
 
 /// The figures of one input partition; clones show the same.
@@ -92,6 +130,8 @@ pub struct Metrics {
     dropped: Family<StepLabels, Counter>,
     ahead: Family<StepLabels, Counter>,
     refused: Family<StepLabels, Counter>,
+    letters: Family<LetterLabels, Counter>,
+    letters_of: Mutex<BTreeMap<StepId, ByTopic>>,
     records: Family<PartitionLabels, Counter>,
     bytes: Family<PartitionLabels, Counter>,
     position: Family<PartitionLabels, Gauge>,
@@ -137,6 +177,8 @@ impl Metrics {
             dropped: page.shows("step_dropped", "Records that a step dropped"),
             ahead: page.shows("step_ahead", "Records with an event time too far ahead of the wall clock"),
             refused: page.shows("sink_refused", "Records that a destination refused for ever"),
+            letters: page.shows("step_dead_letters", "Records that a step gave to a topic for dead letters"),
+            letters_of: Mutex::default(),
             records: page.shows("records_read", "Records read from a partition"),
             bytes: page.shows_in(Unit::Bytes, "read", "Bytes read from a partition"),
             position: page.shows("position", "First offset not yet read"),
@@ -194,6 +236,17 @@ impl Metrics {
             dropped: self.dropped.get_or_create(&labels).clone(),
             ahead: self.ahead.get_or_create(&labels).clone(),
             refused: self.refused.get_or_create(&labels).clone(),
+            letters: Letters {
+                all: self.letters.clone(),
+                own: self
+                    .letters_of
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .entry(step.clone())
+                    .or_default()
+                    .clone(),
+                step: labels.step,
+            },
         }
     }
 

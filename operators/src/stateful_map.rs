@@ -7,7 +7,7 @@ use crate::keyed::{
     Applied, Closing, Keep, KeyRow, KeyTable, KeyedLogic, LastEpoch, Outlet, RecordError, StateError,
     StepRows, keyed_step,
 };
-use crate::record::OnError;
+use crate::record::{ErrorHandling, OnError};
 use crate::steps::StepSpec;
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Display;
@@ -23,7 +23,7 @@ impl<S: Clone + Serialize + DeserializeOwned + 'static> KeyState for S {}
 /// headers, and its key.
 ///
 /// The records of a key come in the order of their epochs, and those of one partition in the order of their
-/// offsets. After an error under [`OnError::Drop`] the state is as it was before the record.
+/// offsets. After an error that does not end the run the state is as it was before the record.
 ///
 /// ```
 /// use tidegate_operators::{build::FlowBuild, batch::ElementStream, element::Keyed, record::OnError};
@@ -45,7 +45,7 @@ pub fn stateful_map<'s, T, S, O, I, E, F>(
     build: &FlowBuild<'s>,
     step: &StepId,
     stream: ElementStream<'s, Keyed<T>>,
-    on_error: OnError,
+    handling: impl Into<ErrorHandling<T>>,
     f: F,
 ) -> ElementStream<'s, Keyed<O>>
 where
@@ -56,7 +56,8 @@ where
     E: Display,
     F: FnMut(&mut Option<S>, T) -> Result<I, E> + 'static,
 {
-    keyed_step(build, stream, step, StatefulMap::new(on_error, f), on_error)
+    let ErrorHandling { on_error, record_of } = handling.into();
+    keyed_step(build, stream, step, StatefulMap::new(&on_error, f), on_error, record_of)
 }
 
 /// The step in the table of steps.
@@ -70,7 +71,7 @@ pub const STATEFUL_MAP_STATE_VERSION: u8 = 1;
 struct StatefulMap<T, S, O, F> {
     f: F,
     keys: KeyTable<Kept<S>>,
-    /// An error may be dropped: the state before each record must be at hand.
+    /// The run may go on after an error: the state before each record must be at hand.
     keep_before: bool,
     types: PhantomData<fn(T) -> O>,
 }
@@ -82,8 +83,8 @@ struct Kept<S> {
 }
 
 impl<T, S, O, F> StatefulMap<T, S, O, F> {
-    fn new(on_error: OnError, f: F) -> StatefulMap<T, S, O, F> {
-        let keep_before = on_error == OnError::Drop;
+    fn new(on_error: &OnError, f: F) -> StatefulMap<T, S, O, F> {
+        let keep_before = *on_error != OnError::Fail;
         StatefulMap { f, keys: KeyTable::new(), keep_before, types: PhantomData }
     }
 
@@ -203,6 +204,7 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keyed::Untaken;
     use crate::keyed::hand_driven::HandDriven;
 
     type Sum = fn(&mut Option<i64>, i64) -> Result<Vec<i64>, String>;
@@ -214,7 +216,8 @@ mod tests {
     }
 
     fn step(on_error: OnError) -> HandDriven<StatefulMap<i64, i64, i64, Sum>> {
-        HandDriven::new(move || StatefulMap::new(on_error, sum as Sum), on_error)
+        let policy = on_error.clone();
+        HandDriven::new(move || StatefulMap::new(&policy, sum as Sum), on_error)
     }
 
     fn sums(step: &mut HandDriven<StatefulMap<i64, i64, i64, Sum>>) -> Vec<(String, i64)> {
@@ -272,10 +275,36 @@ mod tests {
     }
 
     #[test]
+    fn a_record_is_tried_again_with_the_state_as_it_was_and_then_given_up() {
+        // E23 P1
+        let tried = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+        let seen = tried.clone();
+        let step = move |total: &mut Option<i64>, amount: i64| {
+            seen.borrow_mut().push((amount, *total));
+            sum(total, amount)
+        };
+        let policy = OnError::dead_letter(crate::record::DeadLetters::to("letters").attempts(4));
+        let made = StatefulMap::new(&policy, step);
+        let made = std::cell::RefCell::new(Some(made));
+        let mut driven = HandDriven::new(move || made.take().expect("started once"), policy);
+        for amount in [1, 13, 2] {
+            driven.push(1, "a", amount);
+        }
+        driven.frontier(2);
+        let expected = [(1, None), (13, Some(1)), (13, Some(1)), (13, Some(1)), (13, Some(1)), (2, Some(1))];
+        assert_eq!(*tried.borrow(), expected);
+        let buried = driven.take_buried();
+        let [(time, record, why)] = buried.as_slice() else { panic!("{buried:?}") };
+        assert_eq!((time.epoch.0, record.value.value), (1, 13));
+        assert_eq!(*why, Untaken::Failed(RecordError("an unlucky amount".to_owned())));
+        assert_eq!(driven.counts().dropped, 0);
+    }
+
+    #[test]
     fn a_record_that_becomes_100_000_does_not_starve_the_sinks() {
         // behaviour 13
         let fan = |_: &mut Option<i64>, of: i64| Ok::<_, String>(0..of);
-        let mut step = HandDriven::new(move || StatefulMap::new(OnError::Fail, fan), OnError::Fail);
+        let mut step = HandDriven::new(move || StatefulMap::new(&OnError::Fail, fan), OnError::Fail);
         for _ in 0..3 {
             step.push(1, "a", 100_000);
         }

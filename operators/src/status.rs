@@ -94,7 +94,7 @@ impl Hold {
 }
 
 /// What a step counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StepStatus {
     /// Records that came in.
     pub received: u64,
@@ -108,6 +108,9 @@ pub struct StepStatus {
     pub ahead: u64,
     /// Records that the destination refused.
     pub refused: u64,
+    /// Dead letters, by topic.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub dead_letters: BTreeMap<Arc<str>, u64>,
 }
 
 /// All that a process knows of itself.
@@ -228,6 +231,7 @@ impl StatusBoard {
                         dropped: metrics.dropped.get(),
                         ahead: metrics.ahead.get(),
                         refused: metrics.refused.get(),
+                        dead_letters: metrics.dead_letters(),
                     };
                     (step.clone(), counted)
                 })

@@ -19,7 +19,7 @@ pub(super) struct Section<'r, 'n> {
     origin: Origin,
     known: RefCell<Vec<&'static str>>,
     later: RefCell<Vec<(&'static str, &'static str)>>,
-    later_forms: RefCell<Vec<&'static str>>,
+    also: RefCell<Vec<(&'static str, &'static str)>>,
     missing: RefCell<Vec<(&'static str, Problem)>>,
 }
 
@@ -49,7 +49,7 @@ impl<'r, 'n> Section<'r, 'n> {
             origin,
             known: RefCell::default(),
             later: RefCell::default(),
-            later_forms: RefCell::default(),
+            also: RefCell::default(),
             missing: RefCell::default(),
         }
     }
@@ -89,18 +89,9 @@ impl<'r, 'n> Section<'r, 'n> {
         self.later.borrow_mut().push((key, what));
     }
 
-    /// A form `key: { form: … }` that a later version brings.
-    pub(super) fn later_value(&self, key: &'static str, form: &str) {
-        let node = self.fields.iter().find(|field| field.name == key).map(|field| &field.node);
-        if node.is_some_and(|node| node.get(form).is_some()) {
-            self.later_forms.borrow_mut().push(key);
-            self.error(
-                code::INVALID_VALUE,
-                key,
-                format!("`{key}: {{ {form}: … }}` is not available in this version"),
-                if key == "late" { "write drop" } else { "write drop or fail" },
-            );
-        }
+    /// What `key` may also be, besides the words of its choice.
+    pub(super) fn also(&self, key: &'static str, form: &'static str) {
+        self.also.borrow_mut().push((key, form));
     }
 
     /// Reports an error at a key, or at the section where the key is absent.
@@ -314,9 +305,6 @@ impl<'r, 'n> Section<'r, 'n> {
         choices: &[(&'static str, T)],
     ) -> Option<T> {
         let node = self.get(key)?;
-        if self.later_forms.borrow().contains(&key) {
-            return None;
-        }
         let found = match &node.data {
             Data::Scalar(scalar) => Some(scalar.text.as_str()),
             _ => None,
@@ -326,9 +314,13 @@ impl<'r, 'n> Section<'r, 'n> {
             return Some(*value);
         }
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-        let advice = found.and_then(|found| nearest(found, words.iter().copied())).map_or_else(
-            || format!("allowed are {}", words.join(", ")),
-            |near| format!("did you mean `{near}`? allowed are {}", words.join(", ")),
+        let near = found.and_then(|found| nearest(found, words.iter().copied()));
+        let also = self.also.borrow();
+        let forms = also.iter().filter(|(of, _)| *of == key).map(|(_, form)| *form);
+        let allowed = words.into_iter().chain(forms).collect::<Vec<_>>().join(", ");
+        let advice = near.map_or_else(
+            || format!("allowed are {allowed}"),
+            |near| format!("did you mean `{near}`? allowed are {allowed}"),
         );
         self.error(code::INVALID_VALUE, key, format!("{} is not allowed here", node.describe()), advice);
         None

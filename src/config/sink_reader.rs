@@ -72,26 +72,28 @@ impl<'n> StepReader<'_, 'n> {
             }
         }
         let key = section.expression("key", Names::RECORD);
-        let create = section.get("create").map(|_| {
-            let inner = section.section("create");
-            let partitions = inner.optional_integer("partitions", 1..=100_000);
-            let replication = inner.optional_integer("replication", 1..=1_000);
-            for (name, given) in [("partitions", partitions), ("replication", replication)] {
-                if given.is_none() && !inner.has(name) {
-                    inner.missing(name, "a topic is only made with both numbers given");
-                }
-            }
-            inner.finish();
-            Some(CreateTopic { partitions: partitions? as i32, replication: replication? as i32 })
-        });
+        let create = read_create(&section);
+        let created = create.is_some() || section.get("create").is_none();
         let idempotency_key = section.choice("idempotency_key", false, &[("none", false), ("header", true)]);
         let complete = key.is_some() || !section.has("key");
         section.finish();
-        let create = match create {
-            Some(create) => Some(create?),
-            None => None,
-        };
         let topic = topic?;
-        complete.then_some(Operation::Sink(Sink::Kafka(KafkaSink { topic, key, create, idempotency_key })))
+        let sink = KafkaSink { topic, key, create, idempotency_key };
+        (complete && created).then_some(Operation::Sink(Sink::Kafka(sink)))
     }
+}
+
+/// `create: { partitions, replication }`: how a topic that is missing is made.
+pub(super) fn read_create(section: &Section<'_, '_>) -> Option<CreateTopic> {
+    section.get("create")?;
+    let inner = section.section("create");
+    let partitions = inner.optional_integer("partitions", 1..=100_000);
+    let replication = inner.optional_integer("replication", 1..=1_000);
+    for (name, given) in [("partitions", partitions), ("replication", replication)] {
+        if given.is_none() && !inner.has(name) {
+            inner.missing(name, "a topic is only made with both numbers given");
+        }
+    }
+    inner.finish();
+    Some(CreateTopic { partitions: partitions? as i32, replication: replication? as i32 })
 }

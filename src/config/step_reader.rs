@@ -1,5 +1,6 @@
 //! Reads the steps of a YAML flow.
 
+use super::dead_letter_reader::{Attempts, read_dead_letters, read_on_error};
 use super::layers::{Environment, join};
 use super::nearest;
 use super::problems::{Problem, code};
@@ -227,6 +228,16 @@ impl<'n> StepReader<'_, 'n> {
         let name = read_name(&section);
         let operation = read(&section);
         let on_error = read_on_error(&section);
+        if let (Some(operation), OnError::DeadLetter(_)) = (&operation, &on_error)
+            && !operation.can_fail()
+        {
+            section.error(
+                code::INVALID_VALUE,
+                "on_error",
+                "there is no record that this step cannot take: it has no dead letters",
+                "take it out",
+            );
+        }
         section.finish();
         Some((operation?, name, on_error))
     }
@@ -331,12 +342,17 @@ impl<'n> StepReader<'_, 'n> {
             _ => self.needed_duration(section, "out_of_order", ANY),
         };
         let idle = section.duration("idle", Duration::from_secs(30), POSITIVE);
-        section.later_value("ahead", "dead_letter");
-        let ahead = section.choice(
-            "ahead",
-            Ahead::Drop,
-            &[("drop", Ahead::Drop), ("keep", Ahead::Keep), ("fail", Ahead::Fail)],
-        );
+        let ahead = match read_dead_letters(section, "ahead", Attempts::One) {
+            Some(letters) => letters.map_or(Ahead::Drop, Ahead::DeadLetter),
+            None => {
+                match section.choice("ahead", "drop", &[("drop", "drop"), ("keep", "keep"), ("fail", "fail")])
+                {
+                    "keep" => Ahead::Keep,
+                    "fail" => Ahead::Fail,
+                    _ => Ahead::Drop,
+                }
+            }
+        };
         let hour = Duration::from_secs(3600);
         let max_ahead = section.duration("max_ahead", hour, ANY);
         let max_skew = section.duration("max_skew", hour, POSITIVE);
@@ -411,11 +427,6 @@ fn read_name(section: &Section<'_, '_>) -> Option<String> {
         return None;
     }
     Some(name)
-}
-
-fn read_on_error(section: &Section<'_, '_>) -> OnError {
-    section.later_value("on_error", "dead_letter");
-    section.choice("on_error", OnError::Fail, &[("fail", OnError::Fail), ("drop", OnError::Drop)])
 }
 
 const CODECS: [(&str, Codec); 3] = [("json", Codec::Json), ("text", Codec::Text), ("bytes", Codec::Bytes)];

@@ -7,15 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidegate_recovery::StepId;
 
-/// What becomes of a record on which a step fails.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnError {
-    /// The run ends with 65 and names the record.
-    #[default]
-    Fail,
-    /// The record is dropped and counted.
-    Drop,
-}
+pub use tidegate_operators::record::{DeadLetters, OnError};
+pub use tidegate_operators::window::LatePolicy;
 
 /// A step of a flow.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,6 +75,18 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// Whether there are records that the step cannot take.
+    pub fn can_fail(&self) -> bool {
+        !matches!(
+            self,
+            Operation::Inspect(_)
+                | Operation::CollectBatch(_)
+                | Operation::Gate { .. }
+                | Operation::Delay { .. }
+                | Operation::Sink(Sink::Stdout | Sink::File { .. })
+        )
+    }
+
     /// The kind of the step, as it is written.
     pub fn kind(&self) -> &'static str {
         match self {
@@ -171,7 +176,7 @@ pub enum EventTimeFrom {
 }
 
 /// What becomes of a record far beyond the wall clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ahead {
     /// It is dropped and counted.
     Drop,
@@ -179,6 +184,8 @@ pub enum Ahead {
     Keep,
     /// It is the record's error.
     Fail,
+    /// It goes to a topic for dead letters.
+    DeadLetter(DeadLetters),
 }
 
 /// Sets the event time, and with it the watermark of each partition.
@@ -227,14 +234,6 @@ pub enum WindowShape {
     },
 }
 
-/// What becomes of a late record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Late {
-    /// It is dropped and counted.
-    #[default]
-    Drop,
-}
-
 /// Aggregates per key and window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WindowStep {
@@ -243,7 +242,7 @@ pub struct WindowStep {
     /// How long after its end a window still takes records.
     pub lateness: Duration,
     /// What becomes of a late record.
-    pub late: Late,
+    pub late: LatePolicy,
     /// Aggregates by the name of the field that they become, in the order of the result's fields.
     pub aggregates: Vec<(Arc<str>, Aggregate)>,
 }

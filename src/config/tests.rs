@@ -272,7 +272,6 @@ fn what_later_versions_bring_is_refused_with_a_plain_word() {
         "  - join: { with: x, on: key }\n",
         "  - fork: {}\n",
         "  - encode: json\n",
-        "  - filter: { when: 'true', on_error: { dead_letter: dlq } }\n",
         "  - decode: { avro: {} }\n",
         "  - sink: { postgres: {} }\n",
         "  - key_by: key\n  - window: { count: 5, aggregate: { n: count() } }\n",
@@ -287,6 +286,25 @@ fn what_later_versions_bring_is_refused_with_a_plain_word() {
     let loaded =
         load_text(&flow_with(AT_LEAST_ONCE, &format!("recovery: {{ directory: 's3://b/p' }}\n{SINK}")));
     assert!(loaded.problems.iter().any(|problem| problem.text().contains("not available in this version")));
+}
+
+#[test]
+fn check_shows_where_each_step_puts_the_records_that_it_does_not_take() {
+    let steps = "steps:\n  - decode: { json: {}, on_error: { dead_letter: orders.dlq } }\n  \
+                 - event_time: { from: value.at, out_of_order: 1s, ahead: { dead_letter: orders.ahead } }\n  \
+                 - key_by: value.k\n  \
+                 - window: { tumbling: 60s, late: { dead_letter: orders.late }, aggregate: { n: count() }, \
+                   on_error: { dead_letter: orders.dlq, attempts: 5 } }\n  - sink: stdout\n\
+                 recovery: { directory: /r }\n";
+    let report = check::report(&load_text(&flow_with(AT_LEAST_ONCE, steps)), true, false);
+    for part in [
+        "decode [failed to topic orders.dlq]",
+        "event_time [ahead to topic orders.ahead]",
+        "window [failed to topic orders.dlq, late to topic orders.late]",
+        "steps[3].window.on_error.attempts",
+    ] {
+        assert!(report.contains(part), "{part} is not in\n{report}");
+    }
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Reads a `window` step.
 
+use super::dead_letter_reader::{Attempts, read_dead_letters};
 use super::layers::join;
 use super::problems::{Problem, code};
 use super::section::Section;
 use super::step_reader::{ANY, POSITIVE, StepReader};
-use super::steps::{Late, Operation, WindowShape, WindowStep};
+use super::steps::{LatePolicy, Operation, WindowShape, WindowStep};
 use super::units::show_duration;
 use super::yaml::Data;
 use crate::expression::Names;
@@ -19,8 +20,13 @@ impl<'n> StepReader<'_, 'n> {
         let align = section.optional_duration("align", ANY);
         let shape = self.window_shape(section, align.unwrap_or_default());
         let lateness = section.duration("lateness", Duration::ZERO, ANY);
-        section.later_value("late", "dead_letter");
-        let late = section.choice("late", Late::Drop, &[("drop", Late::Drop)]);
+        let late = match read_dead_letters(section, "late", Attempts::One) {
+            Some(letters) => letters.map_or_else(LatePolicy::default, LatePolicy::DeadLetter),
+            None => {
+                section.choice("late", (), &[("drop", ())]);
+                LatePolicy::Drop
+            }
+        };
         if section.get("emit").is_some_and(|node| node.describe() == "`changes`") {
             section.error(
                 code::INVALID_VALUE,

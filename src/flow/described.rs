@@ -7,12 +7,12 @@ use super::keyed::KeyedStream;
 use super::plan::KeyGiven;
 use super::row::{Bound, Row, Rowed, keyed_row};
 use super::shape::{self, Parameters};
-use super::stream::{Refusal, Stream, millis};
+use super::stream::{Stream, millis};
 use super::{Flow, idempotency};
 use crate::config::flow_file::{FlowDescription, Input, StreamDescription};
 use crate::config::steps::{
-    Ahead, Decode, EventTimeFrom, EventTimeStep, Failure, Inspect, MapStep, OnError, Operation, Sink,
-    StatefulMap, Step, WindowShape, WindowStep,
+    Ahead, Decode, EventTimeFrom, EventTimeStep, Failure, Inspect, MapStep, Operation, Sink, StatefulMap,
+    Step, WindowShape, WindowStep,
 };
 use crate::connections::Destination;
 use crate::expression::{Aggregate, Expression};
@@ -24,8 +24,8 @@ use std::time::Duration;
 use tidegate_operators::collect_batch::BatchLimits;
 use tidegate_operators::element::{Element, Keyed, Record};
 use tidegate_operators::event_time::{Ahead as AheadPolicy, EventTimeSettings};
-use tidegate_operators::record::{self, FailHow, OnError as RecordOnError, delay, fail_on, gate};
-use tidegate_operators::window::{LatePolicy, WindowKind, WindowSettings, WindowSpec};
+use tidegate_operators::record::{self, ErrorHandling, FailHow, OnError, Unprojected, delay, fail_on, gate};
+use tidegate_operators::window::{WindowKind, WindowSettings, WindowSpec};
 use tidegate_recovery::StepId;
 
 /// A stream of rows, grouped or not.
@@ -146,22 +146,23 @@ impl<'s> Assembly<'_, 's> {
     /// The steps that look at one row at a time, on grouped and on plain streams alike.
     fn record_step<R: Rowed>(&self, stream: Stream<'s, R>, step: &Step) -> Stream<'s, R> {
         let bound = self.bound.clone();
-        let on_error = on_error(step.on_error);
+        let handling = handling::<R>(step);
+        let as_read = stream.as_read;
         match &step.operation {
             Operation::Decode(Decode { value, key }) => {
                 let (value, key) = (*value, *key);
-                stream.try_map_elements(name(step), "decode", on_error, move |mut element| {
-                    element.value.row_mut().decode(value, key).map(|()| element)
+                stream.try_update_elements(name(step), "decode", handling, move |element| {
+                    element.value.row_mut().decode(value, key)
                 })
             }
             Operation::Map(map) => self.map(stream, step, map),
             Operation::Filter(keep) => {
                 let keep = keep.clone();
-                stream.try_filter_elements(name(step), on_error, move |element| bound.test(&keep, element))
+                stream.try_filter_elements(name(step), handling, move |element| bound.test(&keep, element))
             }
             Operation::FlatMap(list) => {
                 let list = list.clone();
-                stream.try_flat_map_elements(name(step), on_error, move |element: Element<R>| {
+                stream.try_flat_map_elements(name(step), handling, move |element: Element<R>| {
                     let items = bound.list(&list, &element)?;
                     let base = element.value;
                     let with = move |item: Value| {
@@ -180,15 +181,17 @@ impl<'s> Assembly<'_, 's> {
             }
             Operation::Gate { when, file } => {
                 let (when, file) = (when.clone(), file.clone());
-                stream.step(name(step), "gate", move |build, id, elements| {
+                let passed = stream.step(name(step), "gate", move |build, id, elements| {
                     gate(build, id, elements, file, move |element| bound.holds(&when, element))
-                })
+                });
+                passed.unchanged(as_read)
             }
             Operation::Delay { when, time } => {
                 let (when, time) = (when.clone(), *time);
-                stream.step(name(step), "delay", move |build, id, elements| {
+                let passed = stream.step(name(step), "delay", move |build, id, elements| {
                     delay(build, id, elements, time, move |element| bound.holds(&when, element))
-                })
+                });
+                passed.unchanged(as_read)
             }
             Operation::FailOn { when, how } => {
                 let when = when.clone();
@@ -197,9 +200,10 @@ impl<'s> Assembly<'_, 's> {
                     Failure::Panic => FailHow::Panic,
                     Failure::Abort => FailHow::Abort,
                 };
-                stream.step(name(step), "fail_on", move |build, id, elements| {
-                    fail_on(build, id, elements, on_error, how, move |element| bound.holds(&when, element))
-                })
+                let passed = stream.step(name(step), "fail_on", move |build, id, elements| {
+                    fail_on(build, id, elements, handling, how, move |element| bound.holds(&when, element))
+                });
+                passed.unchanged(as_read).dead_letters(step.on_error.dead_letters(), as_read)
             }
             Operation::KeyBy(_)
             | Operation::Window(_)
@@ -211,17 +215,16 @@ impl<'s> Assembly<'_, 's> {
     fn map<R: Rowed>(&self, stream: Stream<'s, R>, step: &Step, map: &MapStep) -> Stream<'s, R> {
         let (map, bound) = (map.clone(), self.bound.clone());
         let key = map.key.as_ref().map(given);
-        let mapped =
-            stream.try_map_elements(name(step), "map", on_error(step.on_error), move |mut element| {
-                let new = |expression: &Option<Expression>| {
-                    expression.as_ref().map(|expression| bound.value(expression, &element)).transpose()
-                };
-                let (value, key) = (new(&map.value)?, new(&map.key)?);
-                let row = element.value.row_mut();
-                row.value = value.unwrap_or_else(|| std::mem::take(&mut row.value));
-                row.key = key.unwrap_or_else(|| std::mem::take(&mut row.key));
-                Ok::<_, String>(element)
-            });
+        let mapped = stream.try_update_elements(name(step), "map", handling::<R>(step), move |element| {
+            let new = |expression: &Option<Expression>| {
+                expression.as_ref().map(|expression| bound.value(expression, element)).transpose()
+            };
+            let (value, key) = (new(&map.value)?, new(&map.key)?);
+            let row = element.value.row_mut();
+            row.value = value.unwrap_or_else(|| std::mem::take(&mut row.value));
+            row.key = key.unwrap_or_else(|| std::mem::take(&mut row.key));
+            Ok::<_, String>(())
+        });
         self.flow.note(mapped.node, |known| known.key = key);
         mapped
     }
@@ -252,29 +255,29 @@ impl<'s> Assembly<'_, 's> {
         let mut operator = EventTimeSettings::out_of_order_ms(millis(settings.out_of_order));
         operator.idle = settings.idle;
         operator.max_ahead_ms = millis(settings.max_ahead);
-        operator.ahead = match settings.ahead {
+        operator.ahead = match &settings.ahead {
+            Ahead::DeadLetter(letters) => AheadPolicy::DeadLetter(letters.clone()),
             Ahead::Drop => AheadPolicy::Drop,
             Ahead::Keep | Ahead::Fail => AheadPolicy::Keep,
         };
         let refuse_ahead = (settings.ahead == Ahead::Fail).then_some(operator.max_ahead_ms);
         let (from, bound) = (settings.from.clone(), self.bound.clone());
         let arrival = from == EventTimeFrom::Arrival;
-        let timed =
-            stream.event_time_elements(name(step), operator, on_error(step.on_error), move |element| {
-                let event = match &from {
-                    EventTimeFrom::Expression(expression) => bound.event_time(expression, element)?,
-                    EventTimeFrom::Timestamp => {
-                        element.meta.timestamp.ok_or_else(|| "the record has no timestamp".to_owned())?
-                    }
-                    EventTimeFrom::Arrival => bound.arrival()?,
-                };
-                match refuse_ahead {
-                    Some(max) if event > bound.arrival()?.saturating_add(max) => Err(format!(
-                        "the event time {event} ms is more than {max} ms ahead of the wall clock"
-                    )),
-                    _ => Ok(event),
+        let timed = stream.event_time_elements(name(step), operator, handling::<R>(step), move |element| {
+            let event = match &from {
+                EventTimeFrom::Expression(expression) => bound.event_time(expression, element)?,
+                EventTimeFrom::Timestamp => {
+                    element.meta.timestamp.ok_or_else(|| "the record has no timestamp".to_owned())?
                 }
-            });
+                EventTimeFrom::Arrival => bound.arrival()?,
+            };
+            match refuse_ahead {
+                Some(max) if event > bound.arrival()?.saturating_add(max) => {
+                    Err(format!("the event time {event} ms is more than {max} ms ahead of the wall clock"))
+                }
+                _ => Ok(event),
+            }
+        });
         self.flow.note(timed.node, |known| known.arrival = arrival);
         timed
     }
@@ -282,7 +285,7 @@ impl<'s> Assembly<'_, 's> {
     fn key_by(&self, stream: Stream<'s, Row>, step: &Step, key: &Expression) -> Stream<'s, Keyed<Row>> {
         let (key, bound) = (key.clone(), self.bound.clone());
         let keyed: KeyedStream<'s, Bytes, Row> =
-            stream.try_key_by_elements(name(step), on_error(step.on_error), move |element| {
+            stream.try_key_by_elements(name(step), handling::<Row>(step), move |element| {
                 bound.value(&key, element).map(|value| value.key_bytes())
             });
         let keyed = keyed.keyed_values();
@@ -301,18 +304,17 @@ impl<'s> Assembly<'_, 's> {
     ) -> Stream<'s, Keyed<Row>> {
         let (key, bound) = (key.clone(), self.bound.clone());
         let taken = taken_by(window);
-        let (key_policy, window_policy) = (on_error(step.on_error), on_error(next.on_error));
-        let id = next.id.clone();
+        let of_window = (next.id.clone(), handling::<Row>(next));
         let keyed: KeyedStream<'s, Bytes, Row> =
-            stream.key_by_projected(name(step), key_policy, window_policy, move |element| {
-                let key = bound.value(&key, element).map_err(Refusal::Key)?.key_bytes();
+            stream.key_by_projected(name(step), handling::<Row>(step), of_window, move |element| {
+                let key = bound.value(&key, element).map_err(Unprojected::Key)?.key_bytes();
                 let take = |of: &Option<Expression>| match of {
                     Some(expression) => bound.value(expression, element),
                     None => Ok(Value::Null),
                 };
                 let list: Result<Vec<Value>, String> = taken.iter().map(take).collect();
-                let list = list.map_err(|reason| Refusal::Value(format!("in the window {id}: {reason}")))?;
-                Ok((key, Row { key: Value::Null, value: Value::list(list) }))
+                let list = Value::list(list.map_err(Unprojected::Value)?);
+                Ok((key, Row { key: Value::Null, value: list }))
             });
         let keyed = keyed.keyed_values();
         self.flow.note(keyed.node, |known| known.key = Some(KeyGiven::OfRecord));
@@ -329,17 +331,17 @@ impl<'s> Assembly<'_, 's> {
         let aggregates = taken_by(window);
         let bound = self.bound.clone();
         let input = format!("{}-input", step.id);
-        stream.try_map_elements(Some(&input), "window_input", on_error(step.on_error), move |mut element| {
+        let handling = handling::<Keyed<Row>>(step);
+        stream.try_update_elements(Some(&input), "window_input", handling, move |element| {
             let mut taken = Vec::with_capacity(aggregates.len());
             for aggregate in &aggregates {
                 taken.push(match aggregate {
-                    Some(expression) => bound.value(expression, &element)?,
+                    Some(expression) => bound.value(expression, element)?,
                     None => Value::Null,
                 });
             }
-            let row = &mut element.value.value;
-            *row = Row { key: Value::Null, value: Value::list(taken) };
-            Ok::<_, String>(element)
+            element.value.value = Row { key: Value::Null, value: Value::list(taken) };
+            Ok::<_, String>(())
         })
     }
 
@@ -353,8 +355,8 @@ impl<'s> Assembly<'_, 's> {
         };
         let settings = WindowSettings {
             windows: WindowSpec::new(kind).align(align).lateness(window.lateness),
-            late: LatePolicy::Drop,
-            on_error: on_error(step.on_error),
+            late: window.late.clone(),
+            on_error: step.on_error.clone(),
         };
         let parameters = self.parameters[&step.id].clone();
         let names: Arc<[Arc<str>]> = window.aggregates.iter().map(|(name, _)| name.clone()).collect();
@@ -362,9 +364,9 @@ impl<'s> Assembly<'_, 's> {
         let columns = super::row::columns(&names, &kinds);
         let (named, window_name) = (self.names_results(), step.id.to_string());
         KeyedStream::<Bytes, Row>::new(stream)
-            .window_elements(name(step), settings, parameters, columns)
+            .window_elements(name(step), settings, Row::record, parameters, columns)
             .untracked(move |build, id, results| {
-                record::try_map(build, id, results, RecordOnError::Fail, move |result| {
+                record::try_map(build, id, results, OnError::Fail, move |result| {
                     let Element { value: result, mut meta } = result;
                     if named {
                         meta.headers =
@@ -393,7 +395,7 @@ impl<'s> Assembly<'_, 's> {
         let (map, bound) = (map.clone(), self.bound.clone());
         let parameters = self.parameters[&step.id].clone();
         KeyedStream::<Bytes, Row>::new(stream)
-            .stateful_map_shaped(name(step), on_error(step.on_error), parameters, move |state, row: Row| {
+            .stateful_map_shaped(name(step), handling::<Row>(step), parameters, move |state, row: Row| {
                 let before = match (state.take(), &map.initial) {
                     (Some(kept), _) => kept,
                     (None, Some(initial)) => bound.of_row(initial, &row, Value::NULL)?,
@@ -426,10 +428,11 @@ impl<'s> Assembly<'_, 's> {
         let key_given = key.as_ref().map(given);
         let bound = self.bound.clone();
         let encoded = format!("{}-encode", step.id);
+        let as_written = stream.as_read && key.is_none() && !lines && !named;
         let records = stream.try_map_elements(
             Some(&encoded),
             "encode",
-            on_error(step.on_error),
+            handling::<R>(step),
             move |element: Element<R>| {
                 let key = match &key {
                     Some(expression) => bound.value(expression, &element)?.key_bytes(),
@@ -446,8 +449,9 @@ impl<'s> Assembly<'_, 's> {
                 Ok::<_, String>(Element { value: Record { key, value }, meta })
             },
         );
+        let records = records.unchanged(as_written);
         self.flow.note(records.node, |known| known.key = key_given);
-        records.sink(name(step), on_error(step.on_error), destination, create);
+        records.sink(name(step), step.on_error.clone(), destination, create);
     }
 }
 
@@ -469,9 +473,7 @@ fn name(step: &Step) -> Option<&str> {
     Some(step.id.as_str())
 }
 
-fn on_error(setting: OnError) -> RecordOnError {
-    match setting {
-        OnError::Fail => RecordOnError::Fail,
-        OnError::Drop => RecordOnError::Drop,
-    }
+/// What becomes of records that a step does not take.
+fn handling<R: Rowed>(step: &Step) -> ErrorHandling<R> {
+    ErrorHandling::new(step.on_error.clone(), R::record)
 }

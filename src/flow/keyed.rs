@@ -10,9 +10,9 @@ use std::fmt::Display;
 use std::marker::PhantomData;
 use tidegate_operators::collect_batch::{BatchLimits, collect_batch};
 use tidegate_operators::element::{Data, Element, Keyed};
-use tidegate_operators::record::{self, OnError};
+use tidegate_operators::record::{self, ErrorHandling, OnError, RecordOf};
 use tidegate_operators::stateful_map::{KeyState, stateful_map};
-use tidegate_operators::window::{Aggregator, WindowSettings, WindowSpec, Windowed, window};
+use tidegate_operators::window::{Aggregator, LatePolicy, WindowSettings, Windowed, window_of};
 
 pub use tidegate_operators::record::KeyBytes;
 
@@ -103,6 +103,7 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
         self,
         name: Option<&str>,
         settings: WindowSettings,
+        record_of: RecordOf<T>,
         mut parameters: Parameters,
         aggregate: A,
     ) -> Stream<'s, Keyed<Windowed<A::Out>>>
@@ -127,13 +128,25 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
             flow.problem(Problem::error(code::INVALID_VALUE, path(), &Origin::Default, error.to_string()));
         }
         put_windows(&settings.windows, &mut parameters);
-        self.stream.step_that_keeps(name, "window", Keeps::Keyed, parameters, move |build, id, elements| {
-            match window(build, id, elements, settings, aggregate) {
+        let as_read = self.stream.as_read;
+        let failed = settings.on_error.dead_letters().cloned();
+        let late = match &settings.late {
+            LatePolicy::DeadLetter(letters) => Some(letters.clone()),
+            LatePolicy::Drop => None,
+        };
+        let results = self.stream.step_that_keeps(
+            name,
+            "window",
+            Keeps::Keyed,
+            parameters,
+            move |build, id, elements| match window_of(build, id, elements, settings, record_of, aggregate) {
                 Ok(results) => results,
                 // The plan has reported it, and a flow with an error is not built.
                 Err(error) => panic!("the windows of step {id} were checked before the build: {error}"),
-            }
-        })
+            },
+        );
+        flow.note(results.node, |known| known.of_many = true);
+        results.dead_letters(failed.as_ref(), as_read).dead_letters(late.as_ref(), as_read)
     }
 
     /// Calls `f` with the state of the value's key and the value, and emits what it returns. `None` is a key
@@ -154,20 +167,23 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
     pub(crate) fn stateful_map_shaped<S: KeyState, U: Data, I, E: Display>(
         self,
         name: Option<&str>,
-        on_error: OnError,
+        handling: impl Into<ErrorHandling<T>>,
         parameters: Parameters,
         f: impl FnMut(&mut Option<S>, T) -> Result<I, E> + 'static,
     ) -> KeyedStream<'s, K, U>
     where
         I: IntoIterator<Item = U> + 'static,
     {
-        KeyedStream::new(self.stream.step_that_keeps(
+        let (as_read, handling) = (self.stream.as_read, handling.into());
+        let letters = handling.on_error().dead_letters().cloned();
+        let mapped = self.stream.step_that_keeps(
             name,
             "stateful_map",
             Keeps::Keyed,
             parameters,
-            move |build, id, elements| stateful_map(build, id, elements, on_error, f),
-        ))
+            move |build, id, elements| stateful_map(build, id, elements, handling, f),
+        );
+        KeyedStream::new(mapped.dead_letters(letters.as_ref(), as_read))
     }
 
     /// Calls `f` with the state of the value's key and the value, and emits what it returns.
@@ -196,23 +212,27 @@ impl<'s, K: 'static, T: Data> KeyedStream<'s, K, T> {
         limits: BatchLimits,
         parameters: Parameters,
     ) -> KeyedStream<'s, K, Vec<T>> {
-        KeyedStream::new(self.stream.step_that_keeps(
+        let flow = self.stream.flow.clone();
+        let batches = self.stream.step_that_keeps(
             name,
             "collect_batch",
             Keeps::Replayable,
             parameters,
             move |build, id, elements| collect_batch(build, id, elements, limits),
-        ))
+        );
+        flow.note(batches.node, |known| known.of_many = true);
+        KeyedStream::new(batches)
     }
 }
 
 impl<'s, K: KeyFromBytes + Data, T: Data> KeyedStream<'s, K, T> {
     /// One result per key and window, when the window is closed. Its timestamp is the window's end less one
-    /// millisecond.
+    /// millisecond. What becomes of late records, and of those that the aggregate cannot take, is said with
+    /// [`WindowSettings`].
     pub fn window<A>(
         self,
         name: &str,
-        windows: impl Into<WindowSpec>,
+        windows: impl Into<WindowSettings>,
         aggregate: A,
     ) -> Stream<'s, Window<K, A::Out>>
     where
@@ -222,7 +242,7 @@ impl<'s, K: KeyFromBytes + Data, T: Data> KeyedStream<'s, K, T> {
         let parameters =
             Parameters::from([("aggregate".to_owned(), std::any::type_name::<A::State>().to_owned())]);
         let results =
-            self.window_elements(Some(name), WindowSettings::from(windows.into()), parameters, aggregate);
+            self.window_elements(Some(name), windows.into(), record::as_record, parameters, aggregate);
         results.typed()
     }
 

@@ -19,19 +19,21 @@ mod stream;
 pub use keyed::{KeyBytes, KeyFromBytes, KeyedStream, Window};
 pub use stream::{Decode, Decoded, IntoRecord, Json, OutOfOrder, Stream};
 
-use crate::connections::WorkerClients;
+use crate::connections::{Destination, WorkerClients};
 use plan::{FlowPlan, Keeps, Known, Node, StepPlan};
 use shape::Parameters;
 use std::cell::RefCell;
+use std::collections::HashSet;
 use std::rc::Rc;
 use tidegate_operators::batch::ElementStream;
 use tidegate_operators::build::FlowBuild;
 use tidegate_operators::element::Record;
-use tidegate_operators::fault::Fault;
 use tidegate_operators::inputs::InputTable;
+use tidegate_operators::record::{DeadLetters, Originals, keep_original};
+use tidegate_operators::sink::sink_of_dead_letters;
 use tidegate_operators::source::{SourceSettings, source};
 use tidegate_operators::steps::StepSpec;
-use tidegate_recovery::{ErrorClass, StepId};
+use tidegate_recovery::StepId;
 use timely::dataflow::operators::core::Filter;
 
 /// A flow that is being planned or built. Clones are the same flow.
@@ -50,6 +52,8 @@ struct Build<'s> {
     connections: Rc<WorkerClients>,
     /// Every topic that the whole flow reads, from the plan.
     topics: Vec<String>,
+    /// The steps behind which records as they were read are needed, from the plan.
+    originals: HashSet<StepId>,
 }
 
 /// Name of the step that reads all topics of a flow.
@@ -60,6 +64,7 @@ impl<'s> Flow<'s> {
     pub(crate) fn plan(name: &str, topics: &[String], describe: impl FnOnce(&Flow<'_>)) -> FlowPlan {
         let flow = Flow::new(name, topics, None);
         describe(&flow);
+        flow.end_dead_letters();
         flow.0.plan.take()
     }
 
@@ -72,9 +77,15 @@ impl<'s> Flow<'s> {
         connections: Rc<WorkerClients>,
         describe: impl FnOnce(&Flow<'s>),
     ) -> FlowBuild<'s> {
-        let build = Build { operators, connections, topics: planned.input_topics.clone() };
+        let build = Build {
+            operators: operators.named(name),
+            connections,
+            topics: planned.input_topics.clone(),
+            originals: planned.originals(),
+        };
         let flow = Flow::new(name, topics, Some(build));
         describe(&flow);
+        flow.end_dead_letters();
         let inner =
             Rc::try_unwrap(flow.0).unwrap_or_else(|_| panic!("the flow's closure kept a stream for itself"));
         inner.build.expect("the flow was begun with its operators").operators
@@ -110,14 +121,14 @@ impl<'s> Flow<'s> {
         }
         let inputs = self.inputs();
         let wanted = topics.to_vec();
-        let Stream { flow, node, event_time, elements } = all;
+        let Stream { flow, node, event_time, as_read, elements } = all;
         let elements = elements.map(|elements| {
             elements.filter(move |element| {
                 let name = inputs.name(element.meta.partition);
                 name.is_some_and(|name| wanted.iter().any(|topic| **topic == *name.topic))
             })
         });
-        Stream { flow, node, event_time, elements }
+        Stream { flow, node, event_time, as_read, elements }
     }
 
     /// The table of input partitions; empty while the flow is planned.
@@ -133,7 +144,10 @@ impl<'s> Flow<'s> {
             let elements = self.0.build.as_ref().map(|build| {
                 let reader = build.connections.reader();
                 match reader {
-                    Ok(reader) => source(&build.operators, &id, reader, SourceSettings::default()),
+                    Ok(reader) => {
+                        let records = source(&build.operators, &id, reader, SourceSettings::default());
+                        if self.originals_behind(&id) { keep_original(records) } else { records }
+                    }
                     Err(fault) => {
                         build.operators.context().fail(fault);
                         timely::dataflow::operators::generic::operator::empty(build.operators.scope())
@@ -143,7 +157,52 @@ impl<'s> Flow<'s> {
             *self.0.source.borrow_mut() = Some((node, elements.clone()));
             (node, elements)
         });
-        Stream { flow: self.clone(), node, event_time: false, elements }
+        Stream { flow: self.clone(), node, event_time: false, as_read: true, elements }
+    }
+
+    /// Whether a step behind this one needs records as they were read; while the flow is planned none does.
+    fn originals_behind(&self, step: &StepId) -> bool {
+        self.0.build.as_ref().is_some_and(|build| build.originals.contains(step))
+    }
+
+    /// What a step that moves records between workers does with those that it keeps as they were read.
+    fn originals_from(&self, step: &StepId) -> Originals {
+        if self.originals_behind(step) { Originals::Travel } else { Originals::End }
+    }
+
+    /// Notes where a step puts what it does not take. `as_read`: what it gets are the records as they were read.
+    fn note_dead_letters(&self, node: Node, letters: Option<&DeadLetters>, as_read: bool) {
+        let Some(letters) = letters else { return };
+        self.note(node, |known| {
+            known.dead_letters.push(letters.clone());
+            known.needs_original |= !as_read;
+        });
+    }
+
+    /// Ends the dead letters of all steps, each topic in a sink.
+    fn end_dead_letters(&self) {
+        let all = self.0.plan.borrow().dead_letters();
+        for (letters, first) in all {
+            let topic = letters.topic();
+            let name = format!("dead-letters.{topic}");
+            // Not an input of the sink: a stream that ends in dead letters only is a stream that goes nowhere.
+            let (node, id) =
+                self.add(Some(&name), "dead_letters", Keeps::Nothing, Parameters::new(), Vec::new());
+            self.mark_terminal(node);
+            let destination = Destination::Topic(topic.to_string());
+            {
+                let plan = &mut *self.0.plan.borrow_mut();
+                let place = plan.place(first);
+                plan.places.insert(id.clone(), place);
+                plan.add_output(topic, letters.creation());
+                plan.steps[node.0].known.destination = Some(destination.clone());
+            }
+            let Some((operators, connections)) = self.building() else { continue };
+            let Some(elements) = operators.take_dead_letters(topic) else { continue };
+            stream::write(operators, connections, &id, elements, &destination, |id, elements, writer| {
+                sink_of_dead_letters(operators, id, elements, writer);
+            });
+        }
     }
 
     /// Registers a step and gives its id. The same closure registers the same steps in the same order, so plan
@@ -202,9 +261,4 @@ impl<'s> Flow<'s> {
     fn building(&self) -> Option<(&FlowBuild<'s>, &WorkerClients)> {
         self.0.build.as_ref().map(|build| (&build.operators, build.connections.as_ref()))
     }
-}
-
-/// A fault of a record: the flow's code refused it.
-fn refused(reason: impl std::fmt::Display) -> Fault {
-    Fault::new(ErrorClass::Data, reason.to_string())
 }

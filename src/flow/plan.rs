@@ -8,7 +8,8 @@ use crate::config::guards::{Blocker, GuardedStep, check_steps, shared_file};
 use crate::config::problems::{Problem, code};
 use crate::config::yaml::Origin;
 use crate::connections::Destination;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use tidegate_operators::record::DeadLetters;
 use tidegate_operators::steps::{FlowSteps, StepSpec};
 use tidegate_recovery::StepId;
 
@@ -49,6 +50,12 @@ pub(crate) struct Known {
     pub(crate) arrival: bool,
     /// Where it writes.
     pub(crate) destination: Option<Destination>,
+    /// Where it puts records that it does not take.
+    pub(crate) dead_letters: Vec<DeadLetters>,
+    /// Its dead letters need the record as it was read: an earlier step has changed it.
+    pub(crate) needs_original: bool,
+    /// What it emits is made of several records, so that no record as it was read stands behind it.
+    pub(crate) of_many: bool,
 }
 
 /// One step of the plan.
@@ -111,6 +118,45 @@ impl FlowPlan {
     /// The steps as the operators and the store number them; an error names a step that is there twice.
     pub(crate) fn table(&self) -> Result<FlowSteps, StepId> {
         FlowSteps::new(self.steps.iter().map(|step| step.spec.clone())).map_err(|duplicate| duplicate.0)
+    }
+
+    /// A topic that is written; of several that say how it is made the first one counts.
+    pub(super) fn add_output(&mut self, topic: &str, create: Option<(i32, i32)>) {
+        match self.output_topics.iter_mut().find(|known| known.topic == topic) {
+            Some(known) => known.create = known.create.or(create),
+            None => self.output_topics.push(OutputTopic { topic: topic.to_owned(), create }),
+        }
+    }
+
+    /// The topics for dead letters with the steps that have them, in the order of the steps. Of several steps that say
+    /// how a topic is made the first one counts.
+    pub(super) fn dead_letters(&self) -> Vec<(DeadLetters, Node)> {
+        let mut found: Vec<(DeadLetters, Node)> = Vec::new();
+        for (at, step) in self.steps.iter().enumerate() {
+            for letters in &step.known.dead_letters {
+                match found.iter_mut().find(|(known, _)| known.topic() == letters.topic()) {
+                    Some((known, _)) if known.creation().is_none() => *known = letters.clone(),
+                    Some(_) => {}
+                    None => found.push((letters.clone(), Node(at))),
+                }
+            }
+        }
+        found
+    }
+
+    /// The steps behind which some step needs records as they were read.
+    pub(super) fn originals(&self) -> HashSet<StepId> {
+        let mut found = HashSet::new();
+        for step in self.steps.iter().filter(|step| step.known.needs_original) {
+            let mut before = step.inputs.clone();
+            while let Some(Node(at)) = before.pop() {
+                let step = &self.steps[at];
+                if !step.known.of_many && found.insert(step.spec.id.clone()) {
+                    before.extend(&step.inputs);
+                }
+            }
+        }
+        found
     }
 
     /// Whether a step needs the store to keep what it promises.
@@ -194,5 +240,78 @@ impl FlowPlan {
                 );
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::{AT_LEAST_ONCE, flow_with, load_text};
+    use crate::flow::{Flow, described};
+
+    fn plan(steps: &str) -> FlowPlan {
+        let text = flow_with(AT_LEAST_ONCE, &format!("steps:\n{steps}recovery: {{ directory: /r }}\n"));
+        let loaded = load_text(&text);
+        let flow = loaded.flow.unwrap_or_else(|| panic!("{:?}", loaded.problems));
+        Flow::plan(&flow.name, &[], |planned| described::describe(planned, &flow))
+    }
+
+    fn originals(steps: &str) -> Vec<String> {
+        let mut found: Vec<String> = plan(steps).originals().iter().map(ToString::to_string).collect();
+        found.sort_unstable();
+        found
+    }
+
+    // E21: what a dead letter costs a record that does not fail.
+    #[test]
+    fn records_are_kept_as_they_were_read_only_up_to_the_last_step_that_may_ask_for_them() {
+        let nobody: [&str; 0] = [];
+        assert_eq!(originals("  - decode: json\n  - map: value.a\n  - sink: stdout\n"), nobody);
+        let first = "  - filter: value != b''\n  - decode: { json: {}, on_error: { dead_letter: d } }\n";
+        assert_eq!(originals(&format!("{first}  - map: value.a\n  - sink: stdout\n")), nobody);
+        let copied = "  - filter: { when: 'true', on_error: { dead_letter: d } }\n  \
+                      - sink: { kafka: { topic: o }, on_error: { dead_letter: d } }\n";
+        assert_eq!(originals(copied), nobody, "what is written is what was read");
+        let later = "  - decode: json\n  - map: { value: value.a, on_error: { dead_letter: d } }\n  \
+                     - key_by: value.k\n  - window: { tumbling: 60s, aggregate: { n: count() } }\n  - sink: stdout\n";
+        let later =
+            later.replacen("  - map", "  - event_time: { from: timestamp, out_of_order: 1s }\n  - map", 1);
+        assert_eq!(
+            originals(&later),
+            ["decode", "event_time", "result", "source"],
+            "and not behind the key_by"
+        );
+        let late = later.replace("tumbling: 60s,", "tumbling: 60s, late: { dead_letter: d },");
+        assert!(originals(&late).contains(&"key_by".to_owned()));
+        let behind = later.replace("on_error: { dead_letter: d } }", "key: key }").replace(
+            "  - sink: stdout",
+            "  - filter: { when: value.n > 1, on_error: { dead_letter: d } }\n  - sink: stdout",
+        );
+        assert!(!originals(&behind).contains(&"source".to_owned()), "{:?}", originals(&behind));
+    }
+
+    #[test]
+    fn topics_for_dead_letters_are_outputs_each_once_and_made_as_one_step_says() {
+        let plan = plan(
+            "  - decode: { json: {}, on_error: { dead_letter: d } }\n  \
+             - filter: { when: value.a, on_error: { dead_letter: e, attempts: 7 } }\n  \
+             - map: { value: value.b, on_error: { dead_letter: d, create: { partitions: 3, replication: 2 } } }\n  \
+             - sink: { kafka: { topic: o } }\n",
+        );
+        let outputs: Vec<_> = plan.output_topics.iter().map(|o| (o.topic.as_str(), o.create)).collect();
+        assert_eq!(outputs, [("o", None), ("d", Some((3, 2))), ("e", None)]);
+        let sinks = plan.steps.iter().filter(|step| &*step.spec.kind == "dead_letters");
+        let sinks: Vec<_> = sinks.map(|step| (step.spec.id.as_str(), step.terminal)).collect();
+        assert_eq!(sinks, [("dead-letters.d", true), ("dead-letters.e", true)]);
+        assert_eq!(plan.dead_letters()[1].0.attempts_max(), 7);
+    }
+
+    // A stream whose only end are its dead letters goes nowhere.
+    #[test]
+    fn dead_letters_are_no_end_of_a_stream() {
+        let plan = plan("  - decode: { json: {}, on_error: { dead_letter: d } }\n");
+        let mut problems = Vec::new();
+        plan.guard_ends(&mut problems);
+        assert!(!problems.is_empty());
     }
 }

@@ -24,12 +24,12 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// Decodes value and key; what is absent stays null.
+    /// Decodes value and key; what is absent stays null. After an error the row is as it was.
     pub(super) fn decode(&mut self, value: Codec, key: Codec) -> Result<(), String> {
-        self.value =
-            decode(value, std::mem::take(&mut self.value)).map_err(|reason| format!("the value {reason}"))?;
-        self.key =
-            decode(key, std::mem::take(&mut self.key)).map_err(|reason| format!("the key {reason}"))?;
+        let value = decode(value, &self.value).map_err(|reason| format!("the value {reason}"))?;
+        let key = decode(key, &self.key).map_err(|reason| format!("the key {reason}"))?;
+        self.value = value.unwrap_or_else(|| std::mem::take(&mut self.value));
+        self.key = key.unwrap_or_else(|| std::mem::take(&mut self.key));
         Ok(())
     }
 
@@ -42,14 +42,15 @@ impl Row {
     }
 }
 
-fn decode(codec: Codec, value: Value) -> Result<Value, String> {
-    let Value::Bytes(bytes) = value else { return Ok(value) };
+/// The value of bytes; `None` leaves what is there.
+fn decode(codec: Codec, value: &Value) -> Result<Option<Value>, String> {
+    let Value::Bytes(bytes) = value else { return Ok(None) };
     match codec {
-        Codec::Bytes => Ok(Value::Bytes(bytes)),
-        Codec::Text => std::str::from_utf8(&bytes)
-            .map(Value::string)
+        Codec::Bytes => Ok(None),
+        Codec::Text => std::str::from_utf8(bytes)
+            .map(|text| Some(Value::string(text)))
             .map_err(|error| format!("is no UTF-8 text: {error}")),
-        Codec::Json => json::decode(&bytes).map_err(|error| format!("is no JSON: {error}")),
+        Codec::Json => json::decode(bytes).map(Some).map_err(|error| format!("is no JSON: {error}")),
     }
 }
 
@@ -61,6 +62,10 @@ pub(super) trait Rowed: Data {
     fn key_bytes(&self) -> Option<Bytes>;
     /// What an expression calls `key`.
     fn key(&self) -> std::borrow::Cow<'_, Value>;
+    /// What a dead letter has of it where the record as it was read is not kept: what a sink would write.
+    fn record(&self) -> Result<Record, String> {
+        Ok(Record { key: self.key_bytes(), value: self.row().value.output_bytes() })
+    }
 }
 
 impl Rowed for Row {
@@ -218,10 +223,12 @@ impl Bound {
 impl<'s> Stream<'s, Record> {
     /// Records as rows of bytes.
     pub(super) fn rows(self) -> Stream<'s, Row> {
-        self.untracked_map(|record: Record| Row {
+        let as_read = self.as_read;
+        let rows = self.untracked_map(|record: Record| Row {
             key: Value::from_bytes(record.key),
             value: Value::from_bytes(record.value),
-        })
+        });
+        rows.unchanged(as_read)
     }
 }
 

@@ -1,23 +1,21 @@
 //! [`Stream`]: values on their way, and the steps that look at one of them at a time.
 
+use super::Flow;
 use super::keyed::{KeyBytes, KeyedStream};
-use super::plan::{Keeps, Known, Node, OutputTopic};
+use super::plan::{Keeps, Known, Node};
 use super::shape::Parameters;
-use super::{Flow, refused};
 use crate::connections::{Destination, WorkerClients};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::cell::Cell;
 use std::fmt::Display;
 use std::marker::PhantomData;
-use std::rc::Rc;
 use std::time::Duration;
 use tidegate_operators::batch::ElementStream;
 use tidegate_operators::build::FlowBuild;
-use tidegate_operators::element::{Data, Element, Keyed, Record};
-use tidegate_operators::event_time::{EventTimeSettings, event_time};
-use tidegate_operators::record::{self, OnError};
-use tidegate_operators::sink::sink;
+use tidegate_operators::element::{Data, Element, Record};
+use tidegate_operators::event_time::{Ahead, EventTimeSettings, event_time};
+use tidegate_operators::record::{self, DeadLetters, ErrorHandling, OnError, Unprojected};
+use tidegate_operators::sink::{SinkWriter, sink};
 use tidegate_recovery::{EventTime, StepId};
 use timely::dataflow::operators::Concatenate;
 
@@ -27,6 +25,8 @@ pub struct Stream<'s, T: Data> {
     pub(super) flow: Flow<'s>,
     pub(super) node: Node,
     pub(super) event_time: bool,
+    /// Whether its values stand for the records as they were read: no step has changed one.
+    pub(super) as_read: bool,
     /// `None` while the flow is planned.
     pub(super) elements: Option<ElementStream<'s, T>>,
 }
@@ -61,18 +61,16 @@ impl OutOfOrder {
         self.settings.idle = idle;
         self
     }
+
+    /// A record that is too far ahead of the wall clock (by an hour) goes to a topic; without this it is dropped.
+    pub fn ahead_to(mut self, letters: impl Into<DeadLetters>) -> OutOfOrder {
+        self.settings.ahead = Ahead::DeadLetter(letters.into());
+        self
+    }
 }
 
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// Which of two steps that are done in one cannot take a record.
-pub(super) enum Refusal {
-    /// The one that gives the key.
-    Key(String),
-    /// The one that gives the value.
-    Value(String),
 }
 
 /// Turns records into values.
@@ -141,7 +139,18 @@ impl<'s, T: Data> Stream<'s, T> {
             let (operators, _) = self.flow.building().expect("a stream with elements is being built");
             build(operators, &id, elements)
         });
-        Stream { flow: self.flow, node, event_time: self.event_time, elements }
+        Stream { flow: self.flow, node, event_time: self.event_time, as_read: false, elements }
+    }
+
+    /// The same stream, whose step has not changed the records if `as_read` says that nobody has before.
+    pub(super) fn unchanged(self, as_read: bool) -> Stream<'s, T> {
+        Stream { as_read, ..self }
+    }
+
+    /// The same stream, whose step puts what it does not take to where its policy says.
+    pub(super) fn dead_letters(self, letters: Option<&DeadLetters>, before_as_read: bool) -> Stream<'s, T> {
+        self.flow.note_dead_letters(self.node, letters, before_as_read);
+        self
     }
 
     /// The same for a step that keeps nothing.
@@ -182,9 +191,11 @@ impl<'s, T: Data> Stream<'s, T> {
 
     /// Keeps the values for which `keep` holds.
     pub fn filter(self, name: &str, keep: impl Fn(&T) -> bool + 'static) -> Stream<'s, T> {
-        self.step(Some(name), "filter", move |build, id, elements| {
+        let as_read = self.as_read;
+        let kept = self.step(Some(name), "filter", move |build, id, elements| {
             record::filter(build, id, elements, move |element| keep(&element.value))
-        })
+        });
+        kept.unchanged(as_read)
     }
 
     /// Makes another value of each.
@@ -192,8 +203,7 @@ impl<'s, T: Data> Stream<'s, T> {
         self.step(Some(name), "map", move |build, id, elements| record::map(build, id, elements, f))
     }
 
-    /// Makes another value of each, or fails on it: the run ends with the record's topic, partition and
-    /// offset, unless [`OnError::Drop`] says that it is dropped and counted.
+    /// Makes another value of each, or fails on it: see [`OnError`].
     pub fn try_map<U: Data, E: Display>(
         self,
         name: &str,
@@ -210,10 +220,46 @@ impl<'s, T: Data> Stream<'s, T> {
         self,
         name: Option<&str>,
         kind: &'static str,
-        on_error: OnError,
+        handling: impl Into<ErrorHandling<T>>,
         f: impl Fn(Element<T>) -> Result<Element<U>, E> + 'static,
     ) -> Stream<'s, U> {
-        self.step(name, kind, move |build, id, elements| record::try_map(build, id, elements, on_error, f))
+        let (as_read, handling) = (self.as_read, handling.into());
+        let letters = handling.on_error().dead_letters().cloned();
+        let mapped = self
+            .step(name, kind, move |build, id, elements| record::try_map(build, id, elements, handling, f));
+        mapped.dead_letters(letters.as_ref(), as_read)
+    }
+
+    /// The same with another value of each.
+    pub(super) fn try_map_ref_elements<U: Data, E: Display>(
+        self,
+        name: Option<&str>,
+        kind: &'static str,
+        handling: impl Into<ErrorHandling<T>>,
+        f: impl Fn(&Element<T>) -> Result<U, E> + 'static,
+    ) -> Stream<'s, U> {
+        let (as_read, handling) = (self.as_read, handling.into());
+        let letters = handling.on_error().dead_letters().cloned();
+        let mapped = self.step(name, kind, move |build, id, elements| {
+            record::try_map_ref(build, id, elements, handling, f)
+        });
+        mapped.dead_letters(letters.as_ref(), as_read)
+    }
+
+    /// The same where each element is changed in its place; one on which `f` fails is as it was.
+    pub(super) fn try_update_elements<E: Display>(
+        self,
+        name: Option<&str>,
+        kind: &'static str,
+        handling: impl Into<ErrorHandling<T>>,
+        f: impl Fn(&mut Element<T>) -> Result<(), E> + 'static,
+    ) -> Stream<'s, T> {
+        let (as_read, handling) = (self.as_read, handling.into());
+        let letters = handling.on_error().dead_letters().cloned();
+        let updated = self.step(name, kind, move |build, id, elements| {
+            record::try_update(build, id, elements, handling, f)
+        });
+        updated.dead_letters(letters.as_ref(), as_read)
     }
 
     /// Makes any number of values of each.
@@ -229,28 +275,34 @@ impl<'s, T: Data> Stream<'s, T> {
     pub fn try_flat_map_elements<U: Data, I, E: Display>(
         self,
         name: Option<&str>,
-        on_error: OnError,
+        handling: impl Into<ErrorHandling<T>>,
         f: impl Fn(Element<T>) -> Result<I, E> + 'static,
     ) -> Stream<'s, U>
     where
         I: IntoIterator<Item = U>,
         I::IntoIter: 'static,
     {
-        self.step(name, "flat_map", move |build, id, elements| {
-            record::try_flat_map(build, id, elements, on_error, f)
-        })
+        let (as_read, handling) = (self.as_read, handling.into());
+        let letters = handling.on_error().dead_letters().cloned();
+        let mapped = self.step(name, "flat_map", move |build, id, elements| {
+            record::try_flat_map(build, id, elements, handling, f)
+        });
+        mapped.dead_letters(letters.as_ref(), as_read)
     }
 
     /// Keeps the elements for which `keep` holds, or fails on one.
     pub fn try_filter_elements<E: Display>(
         self,
         name: Option<&str>,
-        on_error: OnError,
+        handling: impl Into<ErrorHandling<T>>,
         keep: impl Fn(&Element<T>) -> Result<bool, E> + 'static,
     ) -> Stream<'s, T> {
-        self.step(name, "filter", move |build, id, elements| {
-            record::try_filter(build, id, elements, on_error, keep)
-        })
+        let (as_read, handling) = (self.as_read, handling.into());
+        let letters = handling.on_error().dead_letters().cloned();
+        let kept = self.step(name, "filter", move |build, id, elements| {
+            record::try_filter(build, id, elements, handling, keep)
+        });
+        kept.unchanged(as_read).dead_letters(letters.as_ref(), as_read)
     }
 
     /// Looks at each value.
@@ -260,7 +312,10 @@ impl<'s, T: Data> Stream<'s, T> {
 
     /// Looks at each element.
     pub fn inspect_elements(self, name: Option<&str>, f: impl FnMut(&Element<T>) + 'static) -> Stream<'s, T> {
-        self.step(name, "inspect", move |build, id, elements| record::inspect(build, id, elements, f))
+        let as_read = self.as_read;
+        let seen =
+            self.step(name, "inspect", move |build, id, elements| record::inspect(build, id, elements, f));
+        seen.unchanged(as_read)
     }
 
     /// Sets the event time, in milliseconds since the Unix epoch, and with it the watermark of each partition.
@@ -281,19 +336,27 @@ impl<'s, T: Data> Stream<'s, T> {
         self,
         name: Option<&str>,
         settings: EventTimeSettings,
-        on_error: OnError,
+        handling: impl Into<ErrorHandling<T>>,
         of: impl Fn(&Element<T>) -> Result<i64, E> + 'static,
     ) -> Stream<'s, T> {
         let nothing_shapes_it = Parameters::new();
+        let (as_read, handling) = (self.as_read, handling.into());
+        let letters = handling.on_error().dead_letters().cloned();
+        let ahead = match &settings.ahead {
+            Ahead::DeadLetter(letters) => Some(letters.clone()),
+            Ahead::Keep | Ahead::Drop => None,
+        };
         let stream = self.step_that_keeps(
             name,
             "event_time",
             Keeps::Watermarks,
             nothing_shapes_it,
             move |build, id, elements| {
-                event_time(build, id, elements, settings, on_error, move |element| of(element).map(EventTime))
+                event_time(build, id, elements, settings, handling, move |element| of(element).map(EventTime))
             },
         );
+        let stream = stream.unchanged(as_read);
+        let stream = stream.dead_letters(letters.as_ref(), as_read).dead_letters(ahead.as_ref(), as_read);
         Stream { event_time: true, ..stream }
     }
 
@@ -308,46 +371,36 @@ impl<'s, T: Data> Stream<'s, T> {
     pub fn try_key_by_elements<K: 'static, E: Display>(
         self,
         name: Option<&str>,
-        on_error: OnError,
+        handling: impl Into<ErrorHandling<T>>,
         key: impl Fn(&Element<T>) -> Result<Option<bytes::Bytes>, E> + 'static,
     ) -> KeyedStream<'s, K, T> {
+        let (as_read, handling) = (self.as_read, handling.into());
+        let letters = handling.on_error().dead_letters().cloned();
+        let flow = self.flow.clone();
         let keyed = self.step(name, "key_by", move |build, id, elements| {
-            record::try_key_by(build, id, elements, on_error, key)
+            record::try_key_by(build, id, elements, handling, flow.originals_from(id), key)
         });
-        KeyedStream::new(keyed)
+        KeyedStream::new(keyed.dead_letters(letters.as_ref(), as_read))
     }
 
-    /// Groups by a key and replaces each value before it moves to the worker that owns the key.
+    /// Groups by a key and replaces each value before it moves to the worker that owns the key. A value that cannot be
+    /// replaced is an error of the step with the id `of_value`.
     pub(super) fn key_by_projected<K: 'static, U: Data>(
         self,
         name: Option<&str>,
-        key_policy: OnError,
-        value_policy: OnError,
-        f: impl Fn(&Element<T>) -> Result<(Option<bytes::Bytes>, U), Refusal> + 'static,
+        key: ErrorHandling<T>,
+        (of_value, value): (StepId, ErrorHandling<T>),
+        f: impl Fn(&Element<T>) -> Result<(Option<bytes::Bytes>, U), Unprojected> + 'static,
     ) -> KeyedStream<'s, K, U> {
+        let as_read = self.as_read;
+        let letters = [&key, &value].map(|handling| handling.on_error().dead_letters().cloned());
+        let flow = self.flow.clone();
         let keyed = self.step(name, "key_by", move |build, id, elements| {
-            let handle = build.step(id);
-            let keyed =
-                record::try_flat_map(build, id, elements, OnError::Fail, move |element: Element<T>| {
-                    let (reason, policy) = match f(&element) {
-                        Ok((key, value)) => {
-                            let hash = record::hash_of_key(key.as_ref());
-                            return Ok(Some(Keyed { key, hash, value }));
-                        }
-                        Err(Refusal::Key(reason)) => (reason, key_policy),
-                        Err(Refusal::Value(reason)) => (reason, value_policy),
-                    };
-                    match policy {
-                        OnError::Fail => Err(reason),
-                        OnError::Drop => {
-                            handle.metrics.dropped.inc();
-                            Ok(None)
-                        }
-                    }
-                });
-            record::exchange_by_key(build, keyed)
+            let originals = flow.originals_from(id);
+            record::try_key_by_projected(build, (id, key), (&of_value, value), elements, originals, f)
         });
-        KeyedStream::new(keyed)
+        let [key, value] = letters;
+        KeyedStream::new(keyed.dead_letters(key.as_ref(), as_read).dead_letters(value.as_ref(), as_read))
     }
 
     /// Both streams in one. A watermark of the result is the smaller of theirs.
@@ -369,7 +422,8 @@ impl<'s, T: Data> Stream<'s, T> {
             (Some(one), Some(two)) => Some(one.scope().concatenate([one, two])),
             _ => None,
         };
-        Stream { flow: self.flow, node, event_time: self.event_time, elements }
+        let as_read = self.as_read && other.as_read;
+        Stream { flow: self.flow, node, event_time: self.event_time, as_read, elements }
     }
 
     /// Ends the stream: its records are done when they arrive here.
@@ -379,32 +433,19 @@ impl<'s, T: Data> Stream<'s, T> {
 }
 
 impl<'s> Stream<'s, Record> {
-    /// Decodes each record; one that cannot be decoded ends the run with its topic, partition and offset, or is
-    /// dropped and counted after [`Stream::or_drop`].
-    pub fn decode<D: Decode>(self, decoder: D) -> Decoded<'s, D::Out> {
-        let policy = Rc::new(Cell::new(OnError::Fail));
-        let chosen = Rc::clone(&policy);
-        // The policy may still be chosen behind the step, so the step asks for it record by record: what is to
-        // be dropped becomes an empty list.
-        let stream = self.step(None, "decode", move |build, id, elements| {
-            let handle = build.step(id);
-            record::try_flat_map(build, id, elements, OnError::Fail, move |element: Element<Record>| {
-                match decoder.decode(&element.value) {
-                    Ok(value) => Ok(Some(value)),
-                    Err(_) if chosen.get() == OnError::Drop => {
-                        handle.metrics.dropped.inc();
-                        Ok(None)
-                    }
-                    Err(reason) => Err(refused(reason).message),
-                }
-            })
-        });
-        Decoded { stream, policy }
+    /// Decodes each record. What becomes of one that cannot be decoded is said behind it.
+    pub fn decode<D: Decode>(self, decoder: D) -> Decoded<'s, D> {
+        Decoded { records: self, decoder }
     }
 
     /// Writes to a Kafka topic. A record's timestamp and headers go on.
     pub fn kafka_sink(self, topic: &str) {
-        self.sink(None, OnError::Fail, Destination::Topic(topic.to_owned()), None);
+        self.try_kafka_sink(topic, OnError::Fail);
+    }
+
+    /// The same; what the topic does not take, such as a record that is too large for it, follows `on_error`.
+    pub fn try_kafka_sink(self, topic: &str, on_error: OnError) {
+        self.sink(None, on_error, Destination::Topic(topic.to_owned()), None);
     }
 
     /// Writes the records' values to stdout, one line each.
@@ -426,40 +467,65 @@ impl<'s> Stream<'s, Record> {
         create: Option<(i32, i32)>,
     ) {
         if let Destination::Topic(topic) = &destination {
-            let topics = &mut self.flow.0.plan.borrow_mut().output_topics;
-            if !topics.iter().any(|known| known.topic == *topic) {
-                topics.push(OutputTopic { topic: topic.clone(), create });
-            }
+            self.flow.0.plan.borrow_mut().add_output(topic, create);
         }
-        let known = Known { destination: Some(destination.clone()), ..Known::default() };
+        let known = Known {
+            destination: Some(destination.clone()),
+            needs_original: on_error.dead_letters().is_some() && !self.as_read,
+            dead_letters: on_error.dead_letters().cloned().into_iter().collect(),
+            ..Known::default()
+        };
         self.end(name, "sink", known, |operators, connections, id, elements| {
-            match connections.writer(operators.context(), &id, &destination) {
-                Ok(writer) => sink(operators, &id, elements, on_error, writer),
-                Err(fault) => {
-                    operators.context().fail(fault.at_step(id));
-                    operators.drain(elements);
-                }
-            }
+            write(operators, connections, &id, elements, &destination, |id, elements, writer| {
+                sink(operators, id, elements, on_error, writer);
+            });
         });
     }
 }
 
-/// A decoded stream; what becomes of records that cannot be decoded may still be chosen.
-pub struct Decoded<'s, T: Data> {
-    stream: Stream<'s, T>,
-    policy: Rc<Cell<OnError>>,
+/// Ends records in a sink that writes to a destination. Without a writer the run ends, with the step's name.
+pub(super) fn write<'s>(
+    operators: &FlowBuild<'s>,
+    connections: &WorkerClients,
+    id: &StepId,
+    elements: ElementStream<'s, Record>,
+    destination: &Destination,
+    sink: impl FnOnce(&StepId, ElementStream<'s, Record>, Box<dyn SinkWriter>),
+) {
+    match connections.writer(operators.context(), id, destination) {
+        Ok(writer) => sink(id, elements, writer),
+        Err(fault) => {
+            operators.context().fail(fault.at_step(id.clone()));
+            operators.drain(elements);
+        }
+    }
 }
 
-impl<'s, T: Data> Decoded<'s, T> {
+/// Records that are to be decoded; what becomes of those that cannot be decoded is yet to be said.
+pub struct Decoded<'s, D: Decode> {
+    records: Stream<'s, Record>,
+    decoder: D,
+}
+
+impl<'s, D: Decode> Decoded<'s, D> {
     /// Records that cannot be decoded end the run; the default, said aloud.
-    pub fn or_fail(self) -> Stream<'s, T> {
-        self.policy.set(OnError::Fail);
-        self.stream
+    pub fn or_fail(self) -> Stream<'s, D::Out> {
+        self.on_error(OnError::Fail)
     }
 
     /// Records that cannot be decoded are dropped and counted.
-    pub fn or_drop(self) -> Stream<'s, T> {
-        self.policy.set(OnError::Drop);
-        self.stream
+    pub fn or_drop(self) -> Stream<'s, D::Out> {
+        self.on_error(OnError::Drop)
+    }
+
+    /// Records that cannot be decoded go to a topic, as they were read. See [`DeadLetters`].
+    pub fn or_dead_letter(self, letters: impl Into<DeadLetters>) -> Stream<'s, D::Out> {
+        self.on_error(OnError::dead_letter(letters))
+    }
+
+    /// What becomes of records that cannot be decoded.
+    pub fn on_error(self, on_error: OnError) -> Stream<'s, D::Out> {
+        let Decoded { records, decoder } = self;
+        records.try_map_ref_elements(None, "decode", on_error, move |element| decoder.decode(&element.value))
     }
 }

@@ -14,6 +14,7 @@ mod bounded;
 mod brokers;
 mod commit_floor;
 mod commits;
+mod dead_letters;
 mod delivery;
 mod exactly_once;
 mod exactly_once_answers;

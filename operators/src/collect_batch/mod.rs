@@ -18,7 +18,7 @@ use crate::keyed::{
     Applied, Closing, Keep, KeyRow, KeyTable, KeyedLogic, LastEpoch, Outlet, RecordError, StateError,
     StepRows, keyed_step,
 };
-use crate::record::OnError;
+use crate::record::{OnError, as_record};
 use crate::steps::StepSpec;
 use bytes::Bytes;
 use held::Held;
@@ -49,7 +49,7 @@ pub fn collect_batch<'s, T: Data>(
     limits: BatchLimits,
 ) -> ElementStream<'s, Keyed<Vec<T>>> {
     assert!(limits.records_max > 0, "a batch has at least one record");
-    keyed_step(build, stream, step, CollectBatch::new(limits), OnError::Fail)
+    keyed_step(build, stream, step, CollectBatch::new(limits), OnError::Fail, as_record)
 }
 
 /// The step in the table of steps.

@@ -7,10 +7,10 @@ use crate::context::WorkerContext;
 use crate::element::{Data, Element, PartitionId};
 use crate::event_time::hand::{EventHand, Report};
 use crate::event_time::silence::Look;
-use crate::event_time::watermark::{EventTimeSettings, PartitionWatermarks, Verdict};
+use crate::event_time::watermark::{Ahead, EventTimeSettings, PartitionWatermarks, Verdict};
 use crate::fault::Fault;
 use crate::frontier::FrontierHands;
-use crate::record::{ErrorPolicy, OnError, Place};
+use crate::record::{ErrorHandling, ErrorPolicy, FailureClass, LetterBox, Place};
 use crate::source::SkewGroup;
 use crate::time::{Hands, Time};
 use serde::{Deserialize, Serialize};
@@ -24,9 +24,9 @@ use tidegate_recovery::{Epoch, ErrorClass, EventTime, RowBuffer, RowRoute, StepI
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::Stream;
 use timely::dataflow::channels::pact::{ExchangeCore, Pipeline};
+use timely::dataflow::operators::CapabilitySet;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
-use timely::dataflow::operators::{Capability, CapabilitySet};
 use timely::progress::Antichain;
 use timely::progress::operate::FrontierInterest;
 
@@ -64,7 +64,7 @@ pub fn event_time<'s, T: Data, E: Display>(
     step: &StepId,
     stream: ElementStream<'s, T>,
     settings: EventTimeSettings,
-    on_error: OnError,
+    handling: impl Into<ErrorHandling<T>>,
     f: impl FnMut(&Element<T>) -> Result<EventTime, E> + 'static,
 ) -> ElementStream<'s, T> {
     let context = build.context();
@@ -80,7 +80,7 @@ pub fn event_time<'s, T: Data, E: Display>(
     let group = context.input_desk().group(settings.skew_group);
 
     let (elements, reports) =
-        read_timestamps(build, step, stream, &settings, on_error, owned.clone(), own.clone(), f);
+        read_timestamps(build, step, stream, &settings, handling.into(), owned.clone(), own.clone(), f);
     let keeper = Keeper { own, group, step: step.clone(), holds: !owned.is_empty(), owners };
     hold_capabilities(build, elements, reports, keeper)
 }
@@ -92,7 +92,7 @@ fn read_timestamps<'s, T: Data, E: Display>(
     step: &StepId,
     stream: ElementStream<'s, T>,
     settings: &EventTimeSettings,
-    on_error: OnError,
+    handling: ErrorHandling<T>,
     owned: Vec<PartitionId>,
     own: Rc<RefCell<Own>>,
     mut f: impl FnMut(&Element<T>) -> Result<EventTime, E> + 'static,
@@ -112,16 +112,21 @@ fn read_timestamps<'s, T: Data, E: Display>(
     let handle = build.step(step);
     let mut state = Timestamps::new(&context, handle.number, settings, owned);
     let group = context.input_desk().group(settings.skew_group);
-    let mut policy = ErrorPolicy::new(&context, &handle, on_error);
+    let record_of = handling.record_of;
+    let mut policy = ErrorPolicy::new(build, &mut builder, &handle, handling);
+    let mut ahead_letters = match &settings.ahead {
+        Ahead::DeadLetter(letters) => Some(LetterBox::open(build, &mut builder, &handle, letters)),
+        Ahead::Keep | Ahead::Drop => None,
+    };
+    let max_ahead_ms = settings.max_ahead_ms;
     let schedule = context.schedule();
     let peers = context.peers() as u32;
     let from = context.worker().0;
     let step_ms = context.limits().watermark_step_ms;
 
     builder.build(move |capabilities| {
-        let [_elements, _reports, rows_held] =
-            <[Capability<Time>; 3]>::try_from(capabilities).expect("three outputs");
-        let mut rows_held = Some(rows_held);
+        // Elements, reports, rows; behind them those for dead letters.
+        let mut rows_held = capabilities.into_iter().nth(2);
         let mut commits = CommitEpochs::new(schedule);
         let mut said = None;
         let mut ticked = None;
@@ -143,13 +148,11 @@ fn read_timestamps<'s, T: Data, E: Display>(
                     if failed {
                         return false;
                     }
-                    let event = match f(element) {
-                        Ok(event) => event,
-                        Err(error) => {
-                            failed = !policy.goes_on(Place::of(&element.meta), &error);
-                            return false;
-                        }
-                    };
+                    let mut event = EventTime::MIN;
+                    let mut find = |element: &mut Element<T>| f(element).map(|found| event = found).map(|()| true);
+                    if !policy.decide(element, &mut find, &mut failed) {
+                        return false;
+                    }
                     match state.marks.record(element.meta.partition, event, epoch, now, wall_ms) {
                         Verdict::Pass { watermark, ahead } => {
                             element.meta.event = event;
@@ -159,9 +162,21 @@ fn read_timestamps<'s, T: Data, E: Display>(
                             }
                             true
                         }
-                        Verdict::DropAhead => {
+                        Verdict::RefuseAhead => {
                             handle.metrics.ahead.inc();
-                            handle.metrics.dropped.inc();
+                            let Some(letters) = &mut ahead_letters else {
+                                handle.metrics.dropped.inc();
+                                return false;
+                            };
+                            let reason = format_args!(
+                                "the event time {event} ms is more than {max_ahead_ms} ms ahead of the wall clock"
+                            );
+                            let value = || record_of(&element.value);
+                            let put = letters.put(&element.meta, value, (FailureClass::Ahead, 1), &reason);
+                            if let Err(reason) = put {
+                                context.fail(Place::of(&element.meta).fault(&context, &handle, &reason));
+                                failed = true;
+                            }
                             false
                         }
                         Verdict::NotOurs => {
@@ -177,6 +192,10 @@ fn read_timestamps<'s, T: Data, E: Display>(
                 });
                 if failed {
                     policy.unfinished().keep_input(&capability, 0);
+                }
+                policy.send_letters(&capability);
+                if let Some(letters) = &mut ahead_letters {
+                    letters.send_of(&capability);
                 }
                 output.activate().session(&capability).give_container(batch);
             });

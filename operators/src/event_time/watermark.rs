@@ -7,6 +7,7 @@
 use crate::element::PartitionId;
 use crate::event_time::hand::Report;
 use crate::event_time::idle::IdleClock;
+use crate::record::DeadLetters;
 use crate::source::InputPosition;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,13 +15,15 @@ use std::time::Duration;
 use tidegate_recovery::{Epoch, EpochSchedule, EventTime};
 
 /// What becomes of a record whose event time is too far ahead of the wall clock. It moves no watermark.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Ahead {
     /// It goes on.
     Keep,
     /// It is dropped and counted.
     #[default]
     Drop,
+    /// It goes to a topic for dead letters.
+    DeadLetter(DeadLetters),
 }
 
 /// What a flow says about event time.
@@ -65,8 +68,8 @@ pub enum Verdict {
         /// Whether it is too far ahead of the wall clock, and moved nothing.
         ahead: bool,
     },
-    /// It is too far ahead, and dropped.
-    DropAhead,
+    /// It is too far ahead, and goes no further.
+    RefuseAhead,
     /// Its partition is not one of this worker's: `event_time` stands behind an exchange.
     NotOurs,
 }
@@ -86,7 +89,7 @@ struct Partition {
 pub struct PartitionWatermarks {
     out_of_order_ms: i64,
     max_ahead_ms: i64,
-    ahead: Ahead,
+    keep_ahead: bool,
     schedule: EpochSchedule,
     partitions: Vec<Partition>,
     /// Place of the partition of the last record: batches are of one partition, mostly.
@@ -111,7 +114,7 @@ impl PartitionWatermarks {
         PartitionWatermarks {
             out_of_order_ms: settings.out_of_order_ms,
             max_ahead_ms: settings.max_ahead_ms,
-            ahead: settings.ahead,
+            keep_ahead: settings.ahead == Ahead::Keep,
             schedule,
             partitions: partitions.into_iter().map(partition).collect(),
             last: 0,
@@ -159,9 +162,9 @@ impl PartitionWatermarks {
         partition.idle.record(now);
         let watermark = partition.watermark;
         if event.0 > wall_ms.saturating_add(self.max_ahead_ms) {
-            return match self.ahead {
-                Ahead::Keep => Verdict::Pass { watermark, ahead: true },
-                Ahead::Drop => Verdict::DropAhead,
+            return match self.keep_ahead {
+                true => Verdict::Pass { watermark, ahead: true },
+                false => Verdict::RefuseAhead,
             };
         }
         let moved = event.saturating_sub(self.out_of_order_ms);
@@ -258,9 +261,9 @@ mod tests {
     fn a_record_too_far_ahead_moves_nothing() {
         let mut marks = watermarks(1);
         let far = EventTime(3_600_001);
-        assert_eq!(marks.record(PartitionId(0), far, Epoch(1), Duration::ZERO, 0), Verdict::DropAhead);
+        assert_eq!(marks.record(PartitionId(0), far, Epoch(1), Duration::ZERO, 0), Verdict::RefuseAhead);
         assert_eq!(marks.report().largest, EventTime::MIN);
-        marks.ahead = Ahead::Keep;
+        marks.keep_ahead = true;
         let kept = Verdict::Pass { watermark: EventTime::MIN, ahead: true };
         assert_eq!(marks.record(PartitionId(0), far, Epoch(1), Duration::ZERO, 0), kept);
         assert_eq!(marks.report().largest, EventTime::MIN);

@@ -6,6 +6,7 @@
 
 use super::raw::Message;
 use crate::element::{Element, Header, Headers, Meta, PartitionId, Record};
+use crate::record::is_diagnostic;
 use bytes::Bytes;
 use std::sync::Arc;
 use tidegate_recovery::EventTime;
@@ -69,6 +70,10 @@ impl Arena {
         for (index, message) in messages.clone().enumerate() {
             let mut headers = Vec::new();
             message.headers(|name, value| {
+                // A dead letter that is read again begins anew.
+                if is_diagnostic(name) {
+                    return;
+                }
                 let range = value.map(|value| {
                     let start = buffer.len();
                     buffer.extend_from_slice(value);
@@ -111,6 +116,7 @@ impl Arena {
                     event: EventTime::MIN,
                     watermark: EventTime::MIN,
                     headers,
+                    original: None,
                 },
             });
         }

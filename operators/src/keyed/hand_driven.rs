@@ -1,11 +1,14 @@
 //! A keyed step whose frontier, clock and store a test moves by hand.
 
-use super::{Counts, Emit, Failure, Holds, KeyedLogic, Machine, StepRows, Surroundings, Wake};
+use super::{
+    Bury, Counts, Emit, Failure, Holds, KeyedLogic, KeyedPolicies, Machine, RecordError, StepRows,
+    Surroundings, Untaken, Wake,
+};
 use crate::element::{Element, Headers, Keyed, Meta, PartitionId};
 use crate::ending::Ending;
 use crate::frontier::FrontierHands;
 use crate::process::Sabotage;
-use crate::record::{OnError, hash_of_key};
+use crate::record::hash_of_key;
 use crate::time::Time;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,11 +23,11 @@ pub(crate) const COMMIT_EVERY: u64 = 4;
 
 pub(crate) struct HandDriven<L: KeyedLogic> {
     make: Box<dyn Fn() -> L>,
-    on_error: OnError,
+    policies: KeyedPolicies,
     /// Which worker of how many.
     pub(crate) place: (usize, usize),
     machine: Machine<L, Time>,
-    emitted: Emitted<L::Out>,
+    emitted: Emitted<L::In, L::Out>,
     store: Option<Log>,
     offset: i64,
     counts: Counts,
@@ -37,16 +40,20 @@ pub(crate) struct HandDriven<L: KeyedLogic> {
     pub(crate) wake: Wake,
 }
 
-struct Emitted<O> {
+struct Emitted<I, O> {
     results: Vec<(Time, Element<O>)>,
+    buried: Vec<Buried<I>>,
     rows: BTreeMap<Epoch, RowBuffer>,
 }
+
+/// A record that was given up: when it came, and why.
+type Buried<I> = (Time, Element<Keyed<I>>, Untaken);
 
 /// Rows by commit epoch, as they were emitted.
 type Log = BTreeMap<Epoch, RowBuffer>;
 type Live = BTreeMap<(RowRoute, Vec<u8>, Vec<u8>), Vec<u8>>;
 
-impl<O> Emit<O, Time> for Emitted<O> {
+impl<I, O> Emit<O, Time> for Emitted<I, O> {
     fn results_of(&mut self, capability: &Time, results: &mut Vec<Element<O>>) {
         self.results.extend(results.drain(..).map(|result| (*capability, result)));
     }
@@ -60,6 +67,13 @@ impl<O> Emit<O, Time> for Emitted<O> {
     }
 }
 
+impl<I: Clone, O> Bury<I, Time> for Emitted<I, O> {
+    fn bury(&mut self, arrived: &Time, record: &Element<Keyed<I>>, why: Untaken) -> Result<(), RecordError> {
+        self.buried.push((*arrived, record.clone(), why));
+        Ok(())
+    }
+}
+
 impl<T> Element<Keyed<T>> {
     /// The key, for an assertion.
     pub(crate) fn key_text(&self) -> String {
@@ -69,24 +83,27 @@ impl<T> Element<Keyed<T>> {
 
 impl<L: KeyedLogic> HandDriven<L> {
     /// With a store, from epoch 1 on.
-    pub(crate) fn new(make: impl Fn() -> L + 'static, on_error: OnError) -> HandDriven<L> {
-        HandDriven::start(Box::new(make), on_error, Some(Log::new()))
+    pub(crate) fn new(make: impl Fn() -> L + 'static, policies: impl Into<KeyedPolicies>) -> HandDriven<L> {
+        HandDriven::start(Box::new(make), policies.into(), Some(Log::new()))
     }
 
     /// Without a store.
-    pub(crate) fn volatile(make: impl Fn() -> L + 'static, on_error: OnError) -> HandDriven<L> {
-        HandDriven::start(Box::new(make), on_error, None)
+    pub(crate) fn volatile(
+        make: impl Fn() -> L + 'static,
+        policies: impl Into<KeyedPolicies>,
+    ) -> HandDriven<L> {
+        HandDriven::start(Box::new(make), policies.into(), None)
     }
 
-    fn start(make: Box<dyn Fn() -> L>, on_error: OnError, store: Option<Log>) -> HandDriven<L> {
+    fn start(make: Box<dyn Fn() -> L>, policies: KeyedPolicies, store: Option<Log>) -> HandDriven<L> {
         let place = (0, 1);
-        let machine = machine(make(), on_error, store.as_ref(), place, Epoch(1), Duration::ZERO);
+        let machine = machine(make(), policies.clone(), store.as_ref(), place, Epoch(1), Duration::ZERO);
         HandDriven {
             make,
-            on_error,
+            policies,
             place,
             machine,
-            emitted: Emitted { results: Vec::new(), rows: BTreeMap::new() },
+            emitted: Emitted { results: Vec::new(), buried: Vec::new(), rows: BTreeMap::new() },
             store,
             offset: 0,
             counts: Counts::default(),
@@ -123,6 +140,7 @@ impl<L: KeyedLogic> HandDriven<L> {
             event,
             watermark,
             headers: Headers::default(),
+            original: None,
         };
         self.offset += 1;
         self.machine.push(stamp, || stamp, vec![Element { value: Keyed { key, hash, value }, meta }]);
@@ -183,6 +201,11 @@ impl<L: KeyedLogic> HandDriven<L> {
         std::mem::take(&mut self.emitted.results)
     }
 
+    /// The records that were given up since the last call, and why.
+    pub(crate) fn take_buried(&mut self) -> Vec<Buried<L::In>> {
+        std::mem::take(&mut self.emitted.buried)
+    }
+
     pub(crate) fn counts(&self) -> Counts {
         self.counts
     }
@@ -228,7 +251,8 @@ impl<L: KeyedLogic> HandDriven<L> {
         if let Some(store) = &mut self.store {
             store.split_off(&first);
         }
-        self.machine = machine((self.make)(), self.on_error, self.store.as_ref(), place, first, self.now);
+        self.machine =
+            machine((self.make)(), self.policies.clone(), self.store.as_ref(), place, first, self.now);
         self.emitted.results.clear();
         self.hands = FrontierHands { epoch: Some(first), event: EventTime::MIN };
         self.ending = Ending::None;
@@ -237,7 +261,7 @@ impl<L: KeyedLogic> HandDriven<L> {
 
 fn machine<L: KeyedLogic>(
     logic: L,
-    on_error: OnError,
+    policies: KeyedPolicies,
     store: Option<&Log>,
     place: (usize, usize),
     first: Epoch,
@@ -259,7 +283,7 @@ fn machine<L: KeyedLogic>(
     let rows = store.map_or_else(StepRows::volatile, |_| StepRows::new(StepNumber(0), version));
     let schedule = EpochSchedule { first, commit_every: COMMIT_EVERY };
     let step = StepId::new("step");
-    Machine::new(&step, logic, on_error, schedule, rows, place, &restored, now, &Sabotage::default())
+    Machine::new(&step, logic, policies, schedule, rows, place, &restored, now, &Sabotage::default())
         .expect("rows that were written")
 }
 

@@ -61,6 +61,7 @@ impl<O> Outlet<'_, O> {
             event,
             watermark: self.hand,
             headers: crate::element::Headers::default(),
+            original: None,
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::ending::Ending;
 use crate::fault::Fault;
 use crate::frontier::FrontierHands;
 use crate::process::Sabotage;
-use crate::record::{OnError, Place};
+use crate::record::{DeadLetters, OnError, Place};
 use crate::time::Time;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -57,6 +57,43 @@ pub trait Emit<O, C> {
     fn results_at(&mut self, time: Time, results: &mut Vec<Element<O>>);
     /// The changed rows of a commit epoch.
     fn rows(&mut self, epoch: Epoch, rows: RowBuffer);
+}
+
+/// What a keyed step does with records that it does not take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyedPolicies {
+    /// With one that it fails on.
+    pub on_error: OnError,
+    /// Where late ones go; `None` drops them.
+    pub late: Option<DeadLetters>,
+}
+
+impl KeyedPolicies {
+    /// Whether a record may be needed after it was not taken.
+    fn keep_records(&self) -> bool {
+        self.late.is_some() || self.on_error.dead_letters().is_some()
+    }
+}
+
+impl From<OnError> for KeyedPolicies {
+    fn from(on_error: OnError) -> KeyedPolicies {
+        KeyedPolicies { on_error, late: None }
+    }
+}
+
+/// Why a record was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Untaken {
+    /// The step failed on it, as often as the policy says.
+    Failed(RecordError),
+    /// It came too late.
+    Late,
+}
+
+/// Takes the records that a machine gives up under [`OnError::DeadLetter`] or [`KeyedPolicies::late`].
+pub trait Bury<T, C> {
+    /// A record that came with this capability. An error says why no dead letter can be written.
+    fn bury(&mut self, capability: &C, record: &Element<Keyed<T>>, why: Untaken) -> Result<(), RecordError>;
 }
 
 /// When a machine wants to run again, besides new input and a moved frontier.
@@ -109,7 +146,7 @@ type Records<T> = VecDeque<std::vec::IntoIter<Element<Keyed<T>>>>;
 /// A keyed step on one worker.
 pub struct Machine<L: KeyedLogic, C> {
     logic: L,
-    on_error: OnError,
+    policies: KeyedPolicies,
     schedule: EpochSchedule,
     rows: StepRows,
     /// By time: epochs in order, and within an epoch by the event hand, so that the records of a partition stay
@@ -148,7 +185,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
     pub fn new(
         step: &StepId,
         mut logic: L,
-        on_error: OnError,
+        policies: impl Into<KeyedPolicies>,
         schedule: EpochSchedule,
         rows: StepRows,
         (worker, peers): (usize, usize),
@@ -175,7 +212,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
         let current = schedule.first;
         let mut machine = Machine {
             logic,
-            on_error,
+            policies: policies.into(),
             schedule,
             rows,
             buffer: BTreeMap::new(),
@@ -207,7 +244,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
     pub fn run(
         &mut self,
         around: &Surroundings<'_>,
-        emit: &mut impl Emit<L::Out, C>,
+        emit: &mut (impl Emit<L::Out, C> + Bury<L::In, C>),
     ) -> Result<Wake, Failure> {
         if self.finished {
             return Ok(Wake::Never);
@@ -230,7 +267,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
         &mut self,
         around: &Surroundings<'_>,
         left: &mut usize,
-        emit: &mut impl Emit<L::Out, C>,
+        emit: &mut (impl Emit<L::Out, C> + Bury<L::In, C>),
     ) -> Result<bool, Failure> {
         loop {
             if !self.apply_current(around, left, emit)? {
@@ -267,7 +304,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
         &mut self,
         around: &Surroundings<'_>,
         left: &mut usize,
-        emit: &mut impl Emit<L::Out, C>,
+        emit: &mut (impl Emit<L::Out, C> + Bury<L::In, C>),
     ) -> Result<bool, Failure> {
         while let Some(mut entry) = self.buffer.first_entry() {
             let time = *entry.key();
@@ -295,14 +332,35 @@ impl<L: KeyedLogic, C> Machine<L, C> {
                 let floor = self.acted.max(self.buckets.of(bucket));
                 let place = Place::of(&record.meta);
                 self.counts.received += 1;
-                match self.logic.apply(record, floor, &mut outlet) {
-                    Ok(Applied::Taken) => (),
-                    Ok(Applied::Late) => self.counts.late += 1,
-                    Err(_) if self.on_error == OnError::Drop => self.counts.dropped += 1,
-                    Err(error) => {
-                        failure = Some(Failure { error, place });
-                        break;
+                let kept = self.policies.keep_records().then(|| record.clone());
+                let mut applied = self.logic.apply(record, floor, &mut outlet);
+                for _ in 1..self.policies.on_error.attempts() {
+                    let (Err(_), Some(kept)) = (&applied, &kept) else { break };
+                    applied = self.logic.apply(kept.clone(), floor, &mut outlet);
+                }
+                let outcome = match applied {
+                    Ok(Applied::Taken) => Ok(()),
+                    Ok(Applied::Late) => {
+                        self.counts.late += 1;
+                        match kept.filter(|_| self.policies.late.is_some()) {
+                            Some(record) => emit.bury(capability, &record, Untaken::Late),
+                            None => Ok(()),
+                        }
                     }
+                    Err(error) => match (&self.policies.on_error, kept) {
+                        (OnError::Drop, _) => {
+                            self.counts.dropped += 1;
+                            Ok(())
+                        }
+                        (OnError::DeadLetter(_), Some(record)) => {
+                            emit.bury(capability, &record, Untaken::Failed(error))
+                        }
+                        _ => Err(error),
+                    },
+                };
+                if let Err(error) = outcome {
+                    failure = Some(Failure { error, place });
+                    break;
                 }
                 if outlet.results.len() >= *left {
                     break;

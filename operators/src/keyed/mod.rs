@@ -18,7 +18,7 @@ mod tests;
 
 pub use crate::record::OnError;
 pub use logic::{Applied, Closing, KeyedLogic, LastEpoch, Outlet, RecordError};
-pub use machine::{Counts, Emit, Failure, Holds, Machine, Surroundings, Wake};
+pub use machine::{Bury, Counts, Emit, Failure, Holds, KeyedPolicies, Machine, Surroundings, Untaken, Wake};
 pub use rows::{KeyRow, KeyedRow, StateError, StepRows, read_row};
 pub use step::keyed_step;
 pub(crate) use table::{Keep, KeyTable};

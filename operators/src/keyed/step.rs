@@ -1,17 +1,20 @@
 //! A keyed step as a timely operator: the thin shell around [`Machine`].
 
-use super::logic::KeyedLogic;
-use super::machine::{Counts, Emit, Failure, Holds, Machine, Surroundings, Wake};
+use super::logic::{KeyedLogic, RecordError};
+use super::machine::{
+    Bury, Counts, Emit, Failure, Holds, KeyedPolicies, Machine, Surroundings, Untaken, Wake,
+};
 use super::rows::StepRows;
 use crate::batch::{ElementStream, Parcel};
 use crate::build::{FlowBuild, SnapshotRows};
 use crate::context::{StepHandle, WorkerContext};
-use crate::element::{Data, Element, Keyed};
+use crate::element::{Data, Element, Keyed, Record};
 use crate::frontier::FrontierHands;
-use crate::record::OnError;
+use crate::record::{DeadLetters, FailureClass, LetterBox, RecordOf};
 use crate::status::Hold;
 use crate::time::Time;
 use crate::wake::WakeUp;
+use std::fmt::Display;
 use std::time::Duration;
 use tidegate_recovery::{Epoch, EventTime, RowBuffer, StepId};
 use timely::container::CapacityContainerBuilder;
@@ -34,7 +37,8 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     stream: ElementStream<'s, Keyed<L::In>>,
     step: &StepId,
     logic: L,
-    on_error: OnError,
+    policies: impl Into<KeyedPolicies>,
+    record_of: RecordOf<L::In>,
 ) -> ElementStream<'s, L::Out> {
     let context = build.context().clone();
     let handle = build.step(step);
@@ -47,6 +51,14 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     // Disconnected: what the step holds there is its own capability, moved once per commit epoch.
     let (rows, row_stream) = builder.new_output_connection::<Vec<SnapshotRows>, _>([]);
     let mut rows = OutputBuilder::<Time, RowsOutput>::from(rows);
+    let policies = policies.into();
+    let mut open = |letters: &DeadLetters| LetterBox::open(build, &mut builder, &handle, letters);
+    let mut burial = Burial {
+        failed: policies.on_error.dead_letters().map(&mut open),
+        late: policies.late.as_ref().map(&mut open),
+        attempts: policies.on_error.attempts(),
+        record_of,
+    };
     let kept = handle.number.filter(|_| context.has_store());
     let volatile = if kept.is_none() && logic.holds_without_store() {
         Some(build.collect_volatile(row_stream))
@@ -67,7 +79,7 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     let machine = Machine::new(
         step,
         logic,
-        on_error,
+        policies,
         context.schedule(),
         state,
         place,
@@ -80,9 +92,10 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     let shell = Shell { hold: context.hold(step), context, handle };
 
     builder.build_reschedule(move |capabilities| {
-        let [results_held, rows_held] =
-            <[Capability<Time>; 2]>::try_from(capabilities).expect("a keyed step has two outputs");
-        let mut held = Held { results: Some(results_held), rows: Some(rows_held) };
+        // Results and rows; behind them the outputs for dead letters, under capabilities of the records.
+        let mut capabilities = capabilities.into_iter();
+        let mut held = Held { results: capabilities.next(), rows: capabilities.next() };
+        drop(capabilities);
         let mut failed = false;
         let mut machine = machine.map_err(|fault| shell.context.fail(fault)).ok();
         move |frontiers| {
@@ -93,7 +106,12 @@ pub fn keyed_step<'s, L: KeyedLogic>(
             input.for_each(|capability, batch| {
                 let time = *capability.stamp().expect_singleton();
                 let records = std::mem::take(&mut batch.0);
-                machine.push(time, || capability.delayed(&time, 0), records);
+                let arrived = || Arrived {
+                    results: capability.delayed(&time, 0),
+                    failed: burial.failed.as_ref().map(|letters| letters.retain(&capability)),
+                    late: burial.late.as_ref().map(|letters| letters.retain(&capability)),
+                };
+                machine.push(time, arrived, records);
             });
             let context = &shell.context;
             let limits = context.limits();
@@ -109,7 +127,12 @@ pub fn keyed_step<'s, L: KeyedLogic>(
                 crowded: context.process().sinks.is_over(),
                 sabotage: &sabotage,
             };
-            let mut ports = Ports { results: results.activate(), rows: rows.activate(), held: &held };
+            let mut ports = Ports {
+                results: results.activate(),
+                rows: rows.activate(),
+                held: &held,
+                burial: &mut burial,
+            };
             let outcome = machine.run(&around, &mut ports);
             drop(ports);
             shell.count(machine.take_counts());
@@ -164,13 +187,14 @@ impl Held {
 }
 
 /// The outputs of a step while it runs.
-struct Ports<'a, O: Data> {
+struct Ports<'a, I, O: Data> {
     results: OutputBuilderSession<'a, Time, ResultsOutput<O>>,
     rows: OutputBuilderSession<'a, Time, RowsOutput>,
     held: &'a Held,
+    burial: &'a mut Burial<I>,
 }
 
-impl<O: Data> Ports<'_, O> {
+impl<I, O: Data> Ports<'_, I, O> {
     fn send(&mut self, capability: &Capability<Time>, results: &mut Vec<Element<O>>) {
         let mut parcel = Parcel(std::mem::take(results));
         self.results.session(capability).give_container(&mut parcel);
@@ -180,9 +204,9 @@ impl<O: Data> Ports<'_, O> {
     }
 }
 
-impl<O: Data> Emit<O, Capability<Time>> for Ports<'_, O> {
-    fn results_of(&mut self, capability: &Capability<Time>, results: &mut Vec<Element<O>>) {
-        self.send(capability, results);
+impl<I, O: Data> Emit<O, Arrived> for Ports<'_, I, O> {
+    fn results_of(&mut self, arrived: &Arrived, results: &mut Vec<Element<O>>) {
+        self.send(&arrived.results, results);
     }
 
     fn results_at(&mut self, time: Time, results: &mut Vec<Element<O>>) {
@@ -195,6 +219,49 @@ impl<O: Data> Emit<O, Capability<Time>> for Ports<'_, O> {
         let capability = held.delayed(&Time::new(epoch, EventTime::MAX));
         self.rows.session(&capability).give(SnapshotRows { epoch, rows });
     }
+}
+
+impl<I, O: Data> Bury<I, Arrived> for Ports<'_, I, O> {
+    fn bury(
+        &mut self,
+        arrived: &Arrived,
+        record: &Element<Keyed<I>>,
+        why: Untaken,
+    ) -> Result<(), RecordError> {
+        let Burial { failed, late, attempts, record_of } = self.burial;
+        let value = || {
+            let value = record_of(&record.value.value)?.value;
+            Ok(Record { key: record.value.key.clone(), value })
+        };
+        let (letters, capability, what, reason): (_, _, _, &dyn Display) = match &why {
+            Untaken::Failed(error) => (failed, &arrived.failed, (FailureClass::Failed, *attempts), error),
+            Untaken::Late => (late, &arrived.late, (FailureClass::Late, 1), &LATE),
+        };
+        let (Some(letters), Some(capability)) = (letters, capability) else {
+            unreachable!("a machine buries under policies that have a topic")
+        };
+        letters.put(&record.meta, value, what, reason).map_err(RecordError)?;
+        letters.send(capability);
+        Ok(())
+    }
+}
+
+/// Said of a late record.
+const LATE: &str = "the record came after all its windows were closed";
+
+/// What came with the records of one time: what their results need, and their dead letters.
+struct Arrived {
+    results: Capability<Time>,
+    failed: Option<Capability<Time>>,
+    late: Option<Capability<Time>>,
+}
+
+/// Where the records go that the step does not take.
+struct Burial<I> {
+    failed: Option<LetterBox>,
+    late: Option<LetterBox>,
+    attempts: u32,
+    record_of: RecordOf<I>,
 }
 
 /// What the operator says about itself.
@@ -219,7 +286,7 @@ impl Shell {
 
     fn say_what_is_held<L: KeyedLogic>(
         &self,
-        machine: &Machine<L, Capability<Time>>,
+        machine: &Machine<L, Arrived>,
         crowded: bool,
         rows: Option<Epoch>,
     ) {

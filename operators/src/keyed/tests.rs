@@ -1,10 +1,10 @@
 //! The order in which a keyed step works, with windows as the logic.
 
-use super::Wake;
 use super::hand_driven::HandDriven;
+use super::{KeyedPolicies, Untaken, Wake};
 use crate::ending::Ending;
 use crate::process::Sabotage;
-use crate::record::{OnError, hash_of_key};
+use crate::record::{DeadLetters, OnError, hash_of_key};
 use crate::time::Time;
 use crate::window::{Count, PartitionNames, Tumbling, WindowLogic, WindowSettings, WindowSpec, count};
 use std::time::Duration;
@@ -181,4 +181,28 @@ fn idle_epochs_put_no_rows_and_cost_no_visit() {
     step.hands(1_000_000_000_000, 50);
     assert_eq!(step.holds().results, Some(time(1_000_000_000_000, 45)));
     assert_eq!(step.stored_rows(), 0);
+}
+
+#[test]
+fn a_late_record_is_given_up_under_the_time_with_which_it_came() {
+    // design 2, rule 9; E21
+    let spec = WindowSpec::from(Tumbling::of(Duration::from_millis(10)));
+    let settings = WindowSettings::from(spec);
+    let policies = KeyedPolicies { late: Some(DeadLetters::to("late")), ..KeyedPolicies::default() };
+    let mut step: Windows = HandDriven::new(
+        move || {
+            WindowLogic::new(&settings, count(), PartitionNames::default(), &Sabotage::default())
+                .expect("a valid window")
+        },
+        policies,
+    );
+    push(&mut step, 1, 0, "k", 3);
+    step.hands(2, 20);
+    push_with(&mut step, 2, 20, "k", 5, 20);
+    push_with(&mut step, 2, 20, "k", 25, 20);
+    step.hands(3, 20);
+    let buried = step.take_buried();
+    let [(came, record, Untaken::Late)] = buried.as_slice() else { panic!("{buried:?}") };
+    assert_eq!((*came, record.meta.event), (time(2, 20), EventTime(5)));
+    assert_eq!(step.counts().late, 1);
 }

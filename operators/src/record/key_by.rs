@@ -3,17 +3,18 @@
 //! Key bytes are part of the format of the store: bytes and strings as they are, everything else canonical JSON
 //! (object fields sorted, no spaces). The null key has hash 0, and with it a bucket of its own.
 
-use crate::batch::{Batch, ElementStream, Parcel};
+use crate::batch::{Batch, ElementStream};
 use crate::build::FlowBuild;
 use crate::element::{Data, Element, Keyed};
-use crate::record::{ErrorPolicy, OnError, Place};
+use crate::record::transform::{Refusal, transform};
+use crate::record::{ErrorHandling, OnError};
 use bytes::Bytes;
 use serde::Serialize;
 use std::fmt::Display;
 use std::sync::Arc;
 use tidegate_recovery::{KeyHash, StepId};
 use timely::container::CapacityContainerBuilder;
-use timely::dataflow::channels::pact::{ExchangeCore, Pipeline};
+use timely::dataflow::channels::pact::ExchangeCore;
 use timely::dataflow::operators::Operator;
 
 /// What can be a key.
@@ -95,7 +96,7 @@ pub fn key_by<'s, T: Data, K: KeyBytes>(
     stream: ElementStream<'s, T>,
     mut f: impl FnMut(&Element<T>) -> K + 'static,
 ) -> ElementStream<'s, Keyed<T>> {
-    try_key_by(build, step, stream, OnError::Fail, move |element| {
+    try_key_by(build, step, stream, OnError::Fail, Originals::End, move |element| {
         Ok::<_, std::convert::Infallible>(f(element).key_bytes())
     })
 }
@@ -105,45 +106,69 @@ pub fn try_key_by<'s, T: Data, E: Display>(
     build: &FlowBuild<'s>,
     step: &StepId,
     stream: ElementStream<'s, T>,
-    on_error: OnError,
+    handling: impl Into<ErrorHandling<T>>,
+    originals: Originals,
     mut f: impl FnMut(&Element<T>) -> Result<Option<Bytes>, E> + 'static,
 ) -> ElementStream<'s, Keyed<T>> {
-    let handle = build.step(step);
-    let mut policy = ErrorPolicy::new(build.context(), &handle, on_error);
-    let keyed = stream.unary::<CapacityContainerBuilder<Batch<Keyed<T>>>, _, _, _>(
-        Pipeline,
-        &format!("key by {step}"),
-        move |_, _| {
-            move |input, output| {
-                if policy.has_failed() {
-                    return;
-                }
-                input.for_each(|capability, batch| {
-                    handle.metrics.received.inc_by(batch.len() as u64);
-                    let mut keyed = Vec::with_capacity(batch.len());
-                    let mut failed = policy.has_failed();
-                    for element in batch.drain(..) {
-                        if failed {
-                            break;
-                        }
-                        match f(&element) {
-                            Ok(key) => {
-                                let hash = hash_of_key(key.as_ref());
-                                let value = Keyed { key, hash, value: element.value };
-                                keyed.push(Element { value, meta: element.meta });
-                            }
-                            Err(error) => failed = !policy.goes_on(Place::of(&element.meta), &error),
-                        }
-                    }
-                    if failed {
-                        policy.unfinished().keep_input(&capability, 0);
-                    }
-                    output.session(&capability).give_container(&mut Parcel(keyed));
-                });
-            }
-        },
-    );
+    let keyed =
+        transform(build, "key by", [(step, handling.into())], stream, move |element| match f(&element) {
+            Ok(key) => Ok(element.keyed(key, originals, |value| value)),
+            Err(reason) => Err(Refusal::of(element, reason)),
+        });
     exchange_by_key(build, keyed)
+}
+
+/// Gives every element the key whose bytes `f` names, and another value, before it moves to the worker that owns the
+/// key. An error is that of the key, under the handling of `step`, or that of the value, under the other one.
+pub fn try_key_by_projected<'s, T: Data, U: Data>(
+    build: &FlowBuild<'s>,
+    (step, key): (&StepId, ErrorHandling<T>),
+    value: (&StepId, ErrorHandling<T>),
+    stream: ElementStream<'s, T>,
+    originals: Originals,
+    mut f: impl FnMut(&Element<T>) -> Result<(Option<Bytes>, U), Unprojected> + 'static,
+) -> ElementStream<'s, Keyed<U>> {
+    let keyed = transform(build, "key by", [(step, key), value], stream, move |element| match f(&element) {
+        Ok((key, value)) => Ok(element.keyed(key, originals, |_| value)),
+        Err(Unprojected::Key(reason)) => Err(Refusal::by(0, element, reason)),
+        Err(Unprojected::Value(reason)) => Err(Refusal::by(1, element, reason)),
+    });
+    exchange_by_key(build, keyed)
+}
+
+/// Which of two steps that are done in one cannot take a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unprojected {
+    /// The one that gives the key.
+    Key(String),
+    /// The one that gives the value.
+    Value(String),
+}
+
+/// Whether records as they were read travel on behind a `key_by`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Originals {
+    /// A later step has dead letters.
+    Travel,
+    /// Nobody needs them any more, and they would travel between processes.
+    #[default]
+    End,
+}
+
+impl<T> Element<T> {
+    fn keyed<U>(
+        self,
+        key: Option<Bytes>,
+        originals: Originals,
+        value: impl FnOnce(T) -> U,
+    ) -> Element<Keyed<U>> {
+        let hash = hash_of_key(key.as_ref());
+        let mut meta = self.meta;
+        if originals == Originals::End {
+            meta.original = None;
+        }
+        Element { value: Keyed { key, hash, value: value(self.value) }, meta }
+    }
 }
 
 /// Brings every element to the worker that owns its key's bucket. Restored rows are dealt by the same expression,

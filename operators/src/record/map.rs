@@ -3,8 +3,8 @@
 use crate::batch::{ElementStream, Parcel};
 use crate::build::FlowBuild;
 use crate::element::{Data, Element};
-use crate::record::{ErrorPolicy, OnError, Place};
-use crate::time::Time;
+use crate::record::transform::{Refusal, retain, transform};
+use crate::record::{ErrorHandling, Place};
 use std::fmt::Display;
 use tidegate_recovery::StepId;
 use timely::container::CapacityContainerBuilder;
@@ -38,44 +38,44 @@ pub fn map<'s, T: Data, U: Data>(
 }
 
 /// Applies `f` to every element; it may fail, and it may change what is known of the record (its headers, say).
+/// Under dead letters the step has a copy of each element while it works on it.
 pub fn try_map<'s, T: Data, U: Data, E: Display>(
     build: &FlowBuild<'s>,
     step: &StepId,
     stream: ElementStream<'s, T>,
-    on_error: OnError,
+    handling: impl Into<ErrorHandling<T>>,
     mut f: impl FnMut(Element<T>) -> Result<Element<U>, E> + 'static,
 ) -> ElementStream<'s, U> {
-    let handle = build.step(step);
-    let mut policy = ErrorPolicy::new(build.context(), &handle, on_error);
-    stream.unary::<CapacityContainerBuilder<Parcel<Element<U>>>, _, _, _>(
-        Pipeline,
-        &format!("map {step}"),
-        move |_, _| {
-            move |input: &mut timely::dataflow::operators::generic::InputHandleCore<Time, _, _>, output| {
-                if policy.has_failed() {
-                    return;
-                }
-                input.for_each(|capability, batch| {
-                    handle.metrics.received.inc_by(batch.len() as u64);
-                    let mut mapped = Vec::with_capacity(batch.len());
-                    if !policy.has_failed() {
-                        for element in batch.drain(..) {
-                            let place = Place::of(&element.meta);
-                            match f(element) {
-                                Ok(element) => mapped.push(element),
-                                Err(error) if policy.goes_on(place, &error) => {}
-                                Err(_) => {
-                                    policy.unfinished().keep_input(&capability, 0);
-                                    break;
-                                }
-                            }
-                        }
-                    } else {
-                        policy.unfinished().keep_input(&capability, 0);
-                    }
-                    output.session(&capability).give_container(&mut Parcel(mapped));
-                });
-            }
-        },
-    )
+    let handling = handling.into();
+    let keep = handling.keeps_records();
+    transform(build, "map", [(step, handling)], stream, move |element| {
+        let place = Place::of(&element.meta);
+        let kept = keep.then(|| element.clone());
+        f(element).map_err(|reason| Refusal::at(place, kept, reason))
+    })
+}
+
+/// Makes another value of each; it may fail.
+pub fn try_map_ref<'s, T: Data, U: Data, E: Display>(
+    build: &FlowBuild<'s>,
+    step: &StepId,
+    stream: ElementStream<'s, T>,
+    handling: impl Into<ErrorHandling<T>>,
+    mut f: impl FnMut(&Element<T>) -> Result<U, E> + 'static,
+) -> ElementStream<'s, U> {
+    transform(build, "map", [(step, handling.into())], stream, move |element| match f(&element) {
+        Ok(value) => Ok(Element { value, meta: element.meta }),
+        Err(reason) => Err(Refusal::of(element, reason)),
+    })
+}
+
+/// Changes every element in its place; it may fail, and then it has changed nothing.
+pub fn try_update<'s, T: Data, E: Display>(
+    build: &FlowBuild<'s>,
+    step: &StepId,
+    stream: ElementStream<'s, T>,
+    handling: impl Into<ErrorHandling<T>>,
+    mut f: impl FnMut(&mut Element<T>) -> Result<(), E> + 'static,
+) -> ElementStream<'s, T> {
+    retain(build, "map", step, handling.into(), stream, move |element| f(element).map(|()| true))
 }

@@ -5,7 +5,7 @@ use crate::batch::{ElementStream, Parcel};
 use crate::build::FlowBuild;
 use crate::context::StepHandle;
 use crate::element::{Data, Element};
-use crate::record::{OnError, try_filter};
+use crate::record::{ErrorHandling, try_filter};
 use crate::status::Hold;
 use crate::time::Time;
 use crate::wake::WakeUp;
@@ -33,12 +33,12 @@ pub fn fail_on<'s, T: Data>(
     build: &FlowBuild<'s>,
     step: &StepId,
     stream: ElementStream<'s, T>,
-    on_error: OnError,
+    handling: impl Into<ErrorHandling<T>>,
     how: FailHow,
     mut when: impl FnMut(&Element<T>) -> bool + 'static,
 ) -> ElementStream<'s, T> {
     let id = step.clone();
-    try_filter(build, step, stream, on_error, move |element| {
+    try_filter(build, step, stream, handling, move |element| {
         if !when(element) {
             return Ok(true);
         }

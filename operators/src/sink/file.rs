@@ -189,6 +189,7 @@ mod tests {
                     event: EventTime::MIN,
                     watermark: EventTime::MIN,
                     headers: Headers::default(),
+                    original: None,
                 },
             })
             .collect()

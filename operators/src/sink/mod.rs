@@ -8,6 +8,6 @@ pub mod stdout;
 mod writer;
 
 pub use lines::LineWriter;
-pub use operator::sink;
+pub use operator::{sink, sink_of_dead_letters};
 pub use outbox::{OutboxDesk, OutboxWriter, PartitionOutput, TopicLimits};
-pub use writer::{Refused, SinkWriter, Ticket};
+pub use writer::{Refusal, Refused, SinkWriter, Ticket};

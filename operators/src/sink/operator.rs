@@ -11,12 +11,13 @@ use crate::element::{Element, PartitionId, Record};
 use crate::fault::Fault;
 use crate::frontier::FrontierHands;
 use crate::limits::SinkShare;
-use crate::record::OnError;
-use crate::sink::{Refused, SinkWriter, Ticket};
+use crate::record::{FailureClass, LetterBox, OnError};
+use crate::sink::{Refusal, Refused, SinkWriter, Ticket};
 use crate::status::Hold;
 use crate::time::Time;
 use crate::wake::WakeUp;
 use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 use std::time::Duration;
 use tidegate_recovery::{Epoch, ErrorClass, EventTime, StepId};
 use timely::dataflow::channels::pact::Pipeline;
@@ -32,6 +33,35 @@ pub fn sink<'s, W: SinkWriter>(
     step: &StepId,
     stream: ElementStream<'s, Record>,
     on_error: OnError,
+    writer: W,
+) {
+    build_sink(build, step, stream, Policy::Of(on_error), writer);
+}
+
+/// Writes the dead letters of all steps to their topic. One that can never be written ends the run and names the record
+/// that it is about, also where the topic itself is gone: a record that is nowhere must not be committed.
+pub fn sink_of_dead_letters<'s, W: SinkWriter>(
+    build: &FlowBuild<'s>,
+    step: &StepId,
+    stream: ElementStream<'s, Record>,
+    writer: W,
+) {
+    build_sink(build, step, stream, Policy::LastResort, writer);
+}
+
+/// What becomes of a record that the destination refuses.
+enum Policy {
+    /// As the step says.
+    Of(OnError),
+    /// It is a dead letter: there is nowhere else to put it.
+    LastResort,
+}
+
+fn build_sink<'s, W: SinkWriter>(
+    build: &FlowBuild<'s>,
+    step: &StepId,
+    stream: ElementStream<'s, Record>,
+    policy: Policy,
     mut writer: W,
 ) {
     let context = build.context().clone();
@@ -42,15 +72,23 @@ pub fn sink<'s, W: SinkWriter>(
     let (_output, acknowledgements) = builder.new_output_connection::<FrontierOnly, _>(epoch_only(0));
     build.collect_acknowledgements(acknowledgements);
 
+    let handle = build.step(step);
+    let letters = match &policy {
+        Policy::Of(OnError::DeadLetter(letters)) => {
+            Some(LetterBox::open(build, &mut builder, &handle, letters))
+        }
+        Policy::Of(OnError::Fail | OnError::Drop) | Policy::LastResort => None,
+    };
     writer.wake_with(scope.worker().sync_activator_for(info.address.to_vec()));
     let mut wake = WakeUp::new(scope, info.address.clone(), &context);
     let first = context.schedule().first;
     let mut state = Sink {
         share: context.process().sinks.share(),
         hold: context.hold(step),
-        step: build.step(step),
+        step: handle,
         context,
-        on_error,
+        policy,
+        letters,
         writer,
         next: Ticket(0),
         queue: VecDeque::new(),
@@ -66,8 +104,9 @@ pub fn sink<'s, W: SinkWriter>(
             }
             input.for_each(|capability, batch| {
                 let epoch = capability.stamp().expect_singleton().epoch;
+                let letters = state.letters.as_ref().map(|letters| letters.retain(&capability));
                 let capability = capability.delayed(&Time::new(epoch, EventTime::MAX), 0);
-                state.take(capability, std::mem::take(&mut batch.0));
+                state.take(capability, letters, std::mem::take(&mut batch.0));
             });
             let open = FrontierHands::of_input(&frontiers[0], first).epoch;
             if let Err(fault) = state.run(open) {
@@ -85,13 +124,20 @@ pub fn sink<'s, W: SinkWriter>(
 /// A batch that the writer has not taken whole.
 struct Queued {
     ticket: Ticket,
-    elements: Vec<Element<Record>>,
+    elements: Rc<Vec<Element<Record>>>,
     taken: usize,
+}
+
+/// What is kept of a batch where a refused record has a dead letter.
+struct Kept {
+    capability: Capability<Time>,
+    elements: Rc<Vec<Element<Record>>>,
 }
 
 /// A batch until it is acknowledged: its capability, and the names of its records should one be refused.
 struct Outstanding {
     capability: Option<Capability<Time>>,
+    letters: Option<Kept>,
     epoch: Epoch,
     places: Vec<(PartitionId, i64)>,
     refused: usize,
@@ -101,7 +147,8 @@ struct Outstanding {
 struct Sink<W> {
     context: WorkerContext,
     step: StepHandle,
-    on_error: OnError,
+    policy: Policy,
+    letters: Option<LetterBox>,
     writer: W,
     next: Ticket,
     queue: VecDeque<Queued>,
@@ -119,12 +166,19 @@ fn bytes_of(elements: &[Element<Record>]) -> usize {
 }
 
 impl<W: SinkWriter> Sink<W> {
-    fn take(&mut self, capability: Capability<Time>, elements: Vec<Element<Record>>) {
+    fn take(
+        &mut self,
+        capability: Capability<Time>,
+        letters: Option<Capability<Time>>,
+        elements: Vec<Element<Record>>,
+    ) {
         let ticket = self.next;
         self.next = Ticket(ticket.0 + 1);
         self.step.metrics.received.inc_by(elements.len() as u64);
         self.waiting_bytes += bytes_of(&elements);
+        let elements = Rc::new(elements);
         let outstanding = Outstanding {
+            letters: letters.map(|capability| Kept { capability, elements: Rc::clone(&elements) }),
             epoch: capability.time().epoch,
             capability: Some(capability),
             places: elements.iter().map(|element| (element.meta.partition, element.meta.offset)).collect(),
@@ -203,23 +257,38 @@ impl<W: SinkWriter> Sink<W> {
         let Some(batch) = self.outstanding.get_mut(&refused.ticket) else { return Ok(()) };
         batch.refused += 1;
         self.step.metrics.refused.inc();
-        match self.on_error {
-            OnError::Drop => {
+        let reason = format!("the destination refuses the record: {}", refused.reason);
+        let fault = |class, reason: String| {
+            let fault = Fault::new(class, reason).at_step(self.step.id.clone());
+            let place = batch.places.get(refused.index);
+            match place.and_then(|(id, offset)| Some((self.context.partition_name(*id)?, *offset))) {
+                Some((partition, offset)) => fault.at_record(partition, offset),
+                None => fault,
+            }
+        };
+        match (&self.policy, refused.refusal, &mut self.letters, &batch.letters) {
+            (Policy::LastResort, _, _, _) => {
+                let reason = format!("its dead letter can never be written: {}", refused.reason);
+                Err(fault(ErrorClass::Data, reason))
+            }
+            (Policy::Of(_), Refusal::Everything, _, _) => {
+                Err(fault(ErrorClass::Missing, refused.reason.clone()))
+            }
+            (Policy::Of(OnError::Drop), Refusal::Record, _, _) => {
                 self.step.metrics.dropped.inc();
                 Ok(())
             }
-            OnError::Fail => {
-                let fault = Fault::new(
-                    ErrorClass::Data,
-                    format!("the destination refuses the record: {}", refused.reason),
-                )
-                .at_step(self.step.id.clone());
-                let place = batch.places.get(refused.index);
-                Err(match place.and_then(|(id, offset)| Some((self.context.partition_name(*id)?, *offset))) {
-                    Some((partition, offset)) => fault.at_record(partition, offset),
-                    None => fault,
-                })
+            (Policy::Of(_), Refusal::Record, Some(letters), Some(Kept { capability, elements })) => {
+                let element = &elements[refused.index];
+                let value = || Ok(element.value.clone());
+                let what = (FailureClass::Refused, 1);
+                match letters.put(&element.meta, value, what, &refused.reason) {
+                    Ok(()) => letters.send(capability),
+                    Err(reason) => return Err(fault(ErrorClass::Data, reason)),
+                }
+                Ok(())
             }
+            (Policy::Of(_), Refusal::Record, _, _) => Err(fault(ErrorClass::Data, reason)),
         }
     }
 }

@@ -12,7 +12,7 @@
 
 use crate::element::{Element, PartitionId, Record};
 use crate::fault::Fault;
-use crate::sink::{Refused, SinkWriter, Ticket};
+use crate::sink::{Refusal, Refused, SinkWriter, Ticket};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -221,7 +221,8 @@ impl SinkWriter for OutboxWriter {
         };
         let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
         let refused = elements.iter().enumerate().filter_map(|(at, element)| {
-            self.refusal(element, now_ms).map(|reason| Refused { ticket, index: first + at, reason })
+            let refuse = |reason| Refused { ticket, index: first + at, reason, refusal: Refusal::Record };
+            self.refusal(element, now_ms).map(refuse)
         });
         let refused: Vec<Refused> = refused.collect();
         let mut next_refused = refused.iter().map(|refused| refused.index - first).peekable();
@@ -295,6 +296,7 @@ mod tests {
             event: EventTime::MIN,
             watermark: EventTime::MIN,
             headers: Headers::new(headers),
+            original: None,
         };
         Element { value: Record { key: Some(Bytes::from_static(b"k")), value }, meta }
     }

@@ -9,7 +9,7 @@ use timely::scheduling::SyncActivator;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// A record that the destination refuses for ever (too large, no such partition).
+/// A record that the destination refuses for ever.
 #[derive(Clone, Debug)]
 pub struct Refused {
     /// The batch it belongs to.
@@ -18,6 +18,17 @@ pub struct Refused {
     pub index: usize,
     /// Why.
     pub reason: String,
+    /// What the destination refuses.
+    pub refusal: Refusal,
+}
+
+/// What a destination refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// This record (too large, no such partition); it may take others.
+    Record,
+    /// Everything: it is not there any more. No policy for records drops what it would have taken.
+    Everything,
 }
 
 /// Where a sink operator writes. All calls come from the worker's thread, none blocks for more than a few

@@ -37,4 +37,4 @@ pub use number::{ExactSum, Number, Numeric};
 pub use order::{Order, PartitionNames};
 pub use spec::{Session, Sliding, Tumbling, WindowError, WindowKind, WindowSpec};
 pub use state::{Fired, WindowRecord, WindowState, Windowed};
-pub use step::{LatePolicy, WINDOW_STATE_VERSION, WindowLogic, WindowSettings, window};
+pub use step::{LatePolicy, WINDOW_STATE_VERSION, WindowLogic, WindowSettings, window, window_of};

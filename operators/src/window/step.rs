@@ -8,23 +8,26 @@ use crate::batch::ElementStream;
 use crate::build::FlowBuild;
 use crate::element::{Data, Element, Keyed};
 use crate::keyed::{
-    Applied, Closing, KeyRow, KeyedLogic, LastEpoch, Outlet, RecordError, StateError, StepRows, keyed_step,
+    Applied, Closing, KeyRow, KeyedLogic, KeyedPolicies, LastEpoch, Outlet, RecordError, StateError,
+    StepRows, keyed_step,
 };
 use crate::process::Sabotage;
-use crate::record::OnError;
+use crate::record::{DeadLetters, OnError, RecordOf, as_record};
 use crate::steps::StepSpec;
 use tidegate_recovery::{EventTime, KeyHash, StepId};
 
 /// What a window step does with a record that comes after all its windows are closed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LatePolicy {
     /// The record is dropped and counted.
     #[default]
     Drop,
+    /// The record goes to a topic for dead letters.
+    DeadLetter(DeadLetters),
 }
 
 /// The settings of a window step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WindowSettings {
     /// Which windows.
     pub windows: WindowSpec,
@@ -41,6 +44,26 @@ impl<W: Into<WindowSpec>> From<W> for WindowSettings {
 }
 
 impl WindowSettings {
+    /// Late records go to a topic for dead letters.
+    pub fn late_to(mut self, letters: impl Into<DeadLetters>) -> WindowSettings {
+        self.late = LatePolicy::DeadLetter(letters.into());
+        self
+    }
+
+    /// What becomes of a record that the aggregate cannot take.
+    pub fn on_error(mut self, on_error: OnError) -> WindowSettings {
+        self.on_error = on_error;
+        self
+    }
+
+    fn policies(self) -> KeyedPolicies {
+        let late = match self.late {
+            LatePolicy::Drop => None,
+            LatePolicy::DeadLetter(letters) => Some(letters),
+        };
+        KeyedPolicies { on_error: self.on_error, late }
+    }
+
     /// The step in the table of steps. Windows and aggregates shape its state; lateness and policies do not.
     pub fn step_spec<T, A: Aggregator<T>>(&self, id: StepId, aggregate: &A) -> StepSpec {
         let spec = StepSpec::stateful(id, "window", u16::from(WINDOW_STATE_VERSION));
@@ -69,17 +92,32 @@ where
     A: Aggregator<T>,
     A::Out: Data,
 {
+    window_of(build, step, stream, settings, as_record, aggregate)
+}
+
+/// The same where a dead letter has a form of its own for a value whose record is not kept.
+pub fn window_of<'s, T: Data, A>(
+    build: &FlowBuild<'s>,
+    step: &StepId,
+    stream: ElementStream<'s, Keyed<T>>,
+    settings: impl Into<WindowSettings>,
+    record_of: RecordOf<T>,
+    aggregate: A,
+) -> Result<ElementStream<'s, Keyed<Windowed<A::Out>>>, WindowError>
+where
+    A: Aggregator<T>,
+    A::Out: Data,
+{
     let settings = settings.into();
     let context = build.context();
     let names = PartitionNames::new(context.inputs().iter().map(|(_, input)| input.name.clone()));
     let logic = WindowLogic::new(&settings, aggregate, names, &context.sabotage())?;
-    Ok(keyed_step(build, stream, step, logic, settings.on_error))
+    Ok(keyed_step(build, stream, step, logic, settings.policies(), record_of))
 }
 
 /// The windows of one worker as a [`KeyedLogic`].
 pub struct WindowLogic<T, A: Aggregator<T>> {
     windows: WindowState<T, A>,
-    late: LatePolicy,
     fired: Vec<Fired<A::Out>>,
     /// A rule that a test takes away.
     session_by_step_only: bool,
@@ -99,7 +137,6 @@ where
         let session = matches!(settings.windows.kind, WindowKind::Session { .. });
         Ok(WindowLogic {
             windows: WindowState::new(settings.windows, aggregate, names)?,
-            late: settings.late,
             fired: Vec::new(),
             session_by_step_only: session && sabotage.sessions_ignore_partition_watermark,
         })
@@ -152,11 +189,7 @@ where
             value: &record.value.value,
         };
         let applied = self.windows.apply(window_record, outlet.rows);
-        let applied = applied.map_err(|error| RecordError(error.to_string()))?;
-        match (applied, self.late) {
-            (Applied::Taken, _) => Ok(Applied::Taken),
-            (Applied::Late, LatePolicy::Drop) => Ok(Applied::Late),
-        }
+        applied.map_err(|error| RecordError(error.to_string()))
     }
 
     fn earliest_result(&mut self) -> Option<EventTime> {

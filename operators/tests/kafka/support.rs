@@ -119,6 +119,7 @@ pub(crate) fn element(key: Option<&str>, value: Option<&str>, timestamp: Option<
             event: EventTime::MIN,
             watermark: EventTime::MIN,
             headers: Headers::default(),
+            original: None,
         },
     }
 }

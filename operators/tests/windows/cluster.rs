@@ -12,7 +12,9 @@ use std::time::Duration;
 use tidegate_operators::element::{Element, Headers, Keyed, Meta, PartitionId};
 use tidegate_operators::ending::Ending;
 use tidegate_operators::frontier::FrontierHands;
-use tidegate_operators::keyed::{Emit, LastEpoch, Machine, StepRows, Surroundings, Wake};
+use tidegate_operators::keyed::{
+    Bury, Emit, LastEpoch, Machine, RecordError, StepRows, Surroundings, Untaken, Wake,
+};
 use tidegate_operators::process::Sabotage;
 use tidegate_operators::record::OnError;
 use tidegate_operators::time::Time;
@@ -47,6 +49,12 @@ impl Emit<Out, Time> for Emitted {
 
     fn rows(&mut self, epoch: Epoch, rows: RowBuffer) {
         assert!(self.rows.insert(epoch, rows).is_none(), "rows of {epoch} twice");
+    }
+}
+
+impl Bury<Rec, Time> for Emitted {
+    fn bury(&mut self, _: &Time, record: &Element<Keyed<Rec>>, why: Untaken) -> Result<(), RecordError> {
+        panic!("nothing has dead letters here, and {why:?} buries {:?}", record.meta);
     }
 }
 
@@ -268,6 +276,7 @@ where
                     event: EventTime(rec.event),
                     watermark,
                     headers: Headers::default(),
+                    original: None,
                 },
             };
             let workers = self.workers.len();

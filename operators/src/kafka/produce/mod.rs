@@ -8,9 +8,9 @@
 //! the meantime when it comes back.
 //!
 //! **What became of a record.** Written: all replicas in sync have it. Refused: the broker will never take this
-//! record (too large, a timestamp that it does not allow); the step's `on_error` decides. Anything else that is final
-//! (the topic is gone, the client may not write, the producer gave up) ends the run: the record stays
-//! unacknowledged and is done again after the restart. There is no time-out: while a broker is away the epoch
+//! record (too large, a timestamp that it does not allow); the step's `on_error` decides. A topic that is gone refuses
+//! every record, and no policy drops them. Anything else that is final (the client may not write, the producer gave
+//! up) ends the run: the record stays unacknowledged and is done again after the restart. There is no time-out: while a broker is away the epoch
 //! stays open.
 //!
 //! **One bad record.** A broker refuses whole batches, and not every broker says which record is to blame. So the
@@ -32,7 +32,7 @@ use super::reaper;
 use super::wake::{Ready, Wake};
 use crate::element::{Element, Header, Record};
 use crate::fault::Fault;
-use crate::sink::{Refused, SinkWriter, Ticket};
+use crate::sink::{Refusal, Refused, SinkWriter, Ticket};
 use chunks::{Chunk, Chunks, PLACE_BITS, PLACE_MASK, Progress, chunk_decided};
 use rdkafka_sys::bindings::RD_KAFKA_EVENT_DR;
 use std::cell::RefCell;
@@ -197,8 +197,9 @@ impl Shared {
         if let Some((code, text)) = error {
             let topic = &self.writers[writer].name;
             match self.verdict(code, &text, topic) {
-                Verdict::Refused(reason) => {
-                    self.writers[writer].refused.push(Refused { ticket, index: first + place, reason });
+                Verdict::Refused(refusal, reason) => {
+                    let index = first + place;
+                    self.writers[writer].refused.push(Refused { ticket, index, reason, refusal });
                 }
                 Verdict::Fault(fault) => {
                     // Not decided: its ticket stays open for ever, and the run ends.
@@ -227,11 +228,13 @@ impl Shared {
         let fault = |class, text: String| Verdict::Fault(Fault::new(class, text));
         match code {
             Code::INVALID_ARG | Code::UNKNOWN_PARTITION => {
-                Verdict::Refused(format!("topic `{topic}`: {code:?}: {text}"))
+                Verdict::Refused(Refusal::Record, format!("topic `{topic}`: {code:?}: {text}"))
             }
-            code if code.refuses_a_batch() => Verdict::Refused(format!("topic `{topic}`: {code:?}: {text}")),
-            code if code.is_missing() => fault(
-                ErrorClass::Missing,
+            code if code.refuses_a_batch() => {
+                Verdict::Refused(Refusal::Record, format!("topic `{topic}`: {code:?}: {text}"))
+            }
+            code if code.is_missing() => Verdict::Refused(
+                Refusal::Everything,
                 format!("topic `{topic}` does not exist any more (operation Write): {text}"),
             ),
             code if code.is_denied() => fault(
@@ -272,7 +275,7 @@ fn close(name: String, client: Arc<Client>) {
 }
 
 enum Verdict {
-    Refused(String),
+    Refused(Refusal, String),
     Fault(Fault),
 }
 
@@ -300,7 +303,7 @@ impl SinkWriter for KafkaWriter {
             let timestamp = timestamp_to_write(element.meta.timestamp);
             shared.chunks.slots[slot as usize].timestamps.push(*timestamp.as_ref().unwrap_or(&0));
             let outcome = match timestamp {
-                Err(reason) => Err(Verdict::Refused(reason)),
+                Err(reason) => Err(Verdict::Refused(Refusal::Record, reason)),
                 Ok(timestamp) => {
                     let tag = (slot as usize) << PLACE_BITS | taken;
                     let record = Outgoing { partition: None, key, value, timestamp, tag };
@@ -324,9 +327,9 @@ impl SinkWriter for KafkaWriter {
                     shared.writers[self.index].in_flight_bytes += bytes;
                     queued += 1;
                 }
-                Err(Verdict::Refused(reason)) => {
+                Err(Verdict::Refused(refusal, reason)) => {
                     let index = first + taken;
-                    shared.writers[self.index].refused.push(Refused { ticket, index, reason });
+                    shared.writers[self.index].refused.push(Refused { ticket, index, reason, refusal });
                 }
                 Err(Verdict::Fault(fault)) => {
                     shared.fault.get_or_insert(fault);

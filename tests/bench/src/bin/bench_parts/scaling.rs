@@ -227,6 +227,7 @@ impl SourceReader for MemoryReader {
                         event: EventTime::MIN,
                         watermark: EventTime::MIN,
                         headers: Headers::default(),
+                        original: None,
                     };
                     Element { value, meta }
                 })
