@@ -40,7 +40,8 @@ fn a_reader_finds_everything_below_the_groups_offsets_and_no_gap_while_the_clust
         let mut cluster = launch.clone().shape(2, 1 + kill % 2).start();
         // A start is killed too, but not only starts.
         if kill % 4 > 0 {
-            cluster.wait_ready(DEADLINE);
+            let before = watch.moves();
+            cluster.wait_for("the group's offsets move", DEADLINE, |_| watch.moves() > before);
         }
         kill_running(cluster, &mut random);
     }
@@ -49,6 +50,5 @@ fn a_reader_finds_everything_below_the_groups_offsets_and_no_gap_while_the_clust
     case.wait_caught_up();
     let looks = watch.finish();
     eprintln!("watched: {} kills, {looks:?}", kills());
-    assert!(2 * looks.in_between as usize > kills(), "the reader has seen too little of it: {looks:?}");
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..records);
 }

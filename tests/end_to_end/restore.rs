@@ -74,8 +74,10 @@ pub(crate) fn kill_running(mut cluster: Cluster, random: &mut SmallRng) {
     tidegate_harness::wait::holds_for("the cluster runs until it is killed", moment, || {
         cluster.exits().iter().all(Option::is_none)
     });
+    // A process that has never met the victim goes on waiting for it, as long as a start may take.
+    let have_met = (0..cluster.len()).all(|n| cluster.stderr(n).contains("all processes are connected"));
     cluster.kill(victim);
-    if random.random_bool(0.5) {
+    if random.random_bool(0.5) && have_met {
         // The others must notice by themselves.
         for n in (0..cluster.len()).filter(|n| *n != victim) {
             let code = cluster.wait_exit(n, Duration::from_secs(20));

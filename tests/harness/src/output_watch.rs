@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -23,13 +23,14 @@ use crate::kafka::{Kafka, REQUEST, committed};
 pub struct Looks {
     /// How often it compared.
     pub all: u64,
-    /// How often it found some of the output and the group's offsets not where they were the time before.
-    pub in_between: u64,
+    /// How often it found the group's offsets not where they were the time before.
+    pub moves: u64,
 }
 
 /// Watches until it is finished or dropped.
 pub struct OutputWatch {
     stop: Arc<AtomicBool>,
+    moves: Arc<AtomicU64>,
     thread: Option<JoinHandle<Looks>>,
 }
 
@@ -52,13 +53,18 @@ impl OutputWatch {
             next: (0..partitions).map(|partition| (partition, 0)).collect(),
             position: 0,
         };
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
+        let (stop, moves) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, moved) = (Arc::clone(&stop), Arc::clone(&moves));
         let thread = std::thread::Builder::new()
             .name("output-watch".into())
-            .spawn(move || watching.watch(&stopped))
+            .spawn(move || watching.watch(&stopped, &moved))
             .unwrap_or_else(|e| panic!("start the output watch: {e}"));
-        OutputWatch { stop, thread: Some(thread) }
+        OutputWatch { stop, moves, thread: Some(thread) }
+    }
+
+    /// How often it found the group's offsets not where they were the time before.
+    pub fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Acquire)
     }
 
     /// Looks once more, and panics if anything was ever wrong.
@@ -96,7 +102,7 @@ struct Watching {
 }
 
 impl Watching {
-    fn watch(mut self, stopped: &AtomicBool) -> Looks {
+    fn watch(mut self, stopped: &AtomicBool, moved: &AtomicU64) -> Looks {
         let mut looks = Looks::default();
         let mut before = BTreeMap::new();
         loop {
@@ -114,8 +120,10 @@ impl Watching {
                 );
             }
             looks.all += 1;
-            looks.in_between += u64::from(!offsets.is_empty() && offsets != before);
-            before = offsets;
+            if offsets != before {
+                looks.moves = moved.fetch_add(1, Ordering::AcqRel) + 1;
+                before = offsets;
+            }
             if is_last {
                 return looks;
             }
