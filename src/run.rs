@@ -277,14 +277,16 @@ fn bring_up(
         store.join(resume).map_err(|error| ended(supervisor, store_cause(&error)))?;
     }
 
-    let direct = match &store {
-        None if job.is_exactly_once() => {
+    let fenced = match job.is_exactly_once() {
+        true => {
             stage.set("initialising the transactions");
             let settings = job.direct_settings(&clients, &joined);
             Some(Initialised::initialise(settings, &plan.input_topics, &mut joined)?)
         }
-        _ => None,
+        false => None,
     };
+    // With a store only who had the partitions before there was one is fenced.
+    let direct = fenced.filter(|_| store.is_none());
     stage.set("asking Kafka where to begin");
     let start = find_start(job, &plan, &clients, resume.as_ref(), &mut joined)?;
     if let Some(leading) = &mut leading {

@@ -4,7 +4,7 @@
 use tidegate_harness::workload::messages;
 use tidegate_harness::{OffsetWatch, Workload, checker, wait};
 
-use crate::case::{Case, DEADLINE, FlowText, long};
+use crate::case::{Case, DEADLINE, FlowText, long, numbered};
 use crate::exactly_once_direct::copy_once;
 use crate::zombies::{ONE_TO_THREE, Overtaking, TWO_TO_ONE, frozen_at};
 
@@ -100,4 +100,27 @@ fn an_owner_of_filtered_records_frozen_in_a_transaction_does_not_move_the_offset
         case.flow(steps).consumer("delivery: exactly_once")
     };
     overtaken_at("direct.sent", 2, &[TWO_TO_ONE, ONE_TO_THREE], filter, false);
+}
+
+// E33: the ids of the partitions are fenced by a start with a store as well.
+#[test]
+fn an_owner_frozen_in_a_transaction_is_fenced_by_a_start_with_a_store() {
+    let case = Case::new("zombie-to-store", 2);
+    let flow = copy_once(&case).cluster("peer_timeout: 1s");
+    let mut stale = frozen_at(&case, &case.launch(&flow), "direct.sent", 2, || {
+        case.kafka.produce(&case.input, &numbered(0..500, 2));
+        // The first transaction may have had the offsets alone.
+        wait::until("the first is through", DEADLINE, || (case.outputs() > 0).then_some(()));
+        case.kafka.produce(&case.input, &numbered(500..1_000, 2));
+    });
+    let with_store = case.launch(&flow.exactly_once()).recovery(&case.store());
+    let mut fresh = with_store.start();
+    case.wait_caught_up();
+    stale.thaw_all();
+    stale.expect_exit(75, DEADLINE);
+    assert_eq!(fresh.exited(0), None);
+    fresh.terminate_all();
+    fresh.expect_exit(0, DEADLINE);
+    checker::assert_exactly(&case.kafka.drain(&case.output), 0..1_000);
+    case.wait_caught_up();
 }
