@@ -2,11 +2,12 @@
 
 use crate::config::kafka::{Extra, Isolation, SecuritySettings};
 use crate::config::settings::Settings;
+use crate::flow::plan::FlowPlan;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tidegate_operators::fault::Fault;
 use tidegate_operators::kafka::{
-    Connection, ConsumerConfig, IsolationLevel, ProducerConfig, TokenSource, reaper,
+    Connection, ConsumerConfig, IsolationLevel, ProducerConfig, TokenSource, fit_to_topics, reaper,
 };
 use tidegate_operators::process::DeliveryGuarantee;
 use tidegate_recovery::ErrorClass;
@@ -59,6 +60,14 @@ pub(crate) fn configs(settings: &Settings) -> Result<Clients, Fault> {
         return Ok(Clients { consumer: consumer_config, producer: producer_config, outputs: admin });
     }
     Err(Fault::new(ErrorClass::Config, problems.join("; ")).code("INVALID_VALUE"))
+}
+
+impl Clients {
+    /// Makes the producer one that can write to all topics of the flow, as a transaction must.
+    pub(crate) fn fit_to_outputs(&mut self, plan: &FlowPlan, within: Duration) -> Result<(), Fault> {
+        let topics: Vec<String> = plan.output_topics.iter().map(|output| output.topic.clone()).collect();
+        fit_to_topics(&mut self.producer, &self.outputs, &topics, within)
+    }
 }
 
 /// How long the clients may take to close; librdkafka may wait for ever while its broker is away.

@@ -385,28 +385,44 @@ fn a_crash_between_two_attempts_costs_as_many_again_and_the_letter_is_written() 
     case.wait_caught_up();
 }
 
-// P1 E21: under exactly once a dead letter is a part of the same transaction as the other outputs of its epoch, also
-// one that a window gives up on another worker, and one whose output the topic does not take.
+// P1 E21 K15: under exactly once a dead letter is a part of the same transaction as the other outputs of its epoch, also
+// one that a keyed step gives up on another worker, one whose output the topic does not take, and one above the client's
+// default limit. The topics take batches of different sizes, and one client writes to both.
 #[test]
 fn dead_letters_of_an_exactly_once_flow_are_written_once_through_kills() {
+    let keyed = "- key_by: string(value.id)\n\
+         - stateful_map: { name: count, initial: '0', state: state + value.n, emit: value, \
+             on_error: { dead_letter: OUT-dlq } }\n";
+    letters_are_written_once("letters-once", keyed, |launch, case| launch.recovery(&case.store()));
+}
+
+#[test]
+fn dead_letters_of_an_exactly_once_flow_without_a_store_are_written_once_through_kills() {
+    let plain = "- map: { value: \"{'id': value.id, 'n': value.n + 1, 'all': value}\", \
+             on_error: { dead_letter: OUT-dlq } }\n";
+    letters_are_written_once("letters-direct", plain, |launch, _| launch.without_recovery());
+}
+
+fn letters_are_written_once(name: &str, step: &str, stored: impl Fn(Launch, &Case) -> Launch) {
     const COUNT: usize = 3_000;
-    let case = Case::new("letters-once", 2);
-    let letters = letters_topic(&case, &[]);
+    let case = Case::new(name, 2);
+    let letters = letters_topic(&case, &[("max.message.bytes", "4000000")]);
+    case.kafka.set_topic(&case.input, &[("max.message.bytes", "4000000")]);
     let small = format!("{}-small", case.output);
-    case.kafka.create_topic_with(&small, 1, &[("max.message.bytes", "100000")]);
+    case.kafka.create_topic_with(&small, 1, &[("max.message.bytes", "2000")]);
     let poison = |id: usize| match id % 100 {
+        7 if id == 1507 => Some(format!("{{{}", "x".repeat(2_000_000))),
         7 => Some("{".to_owned()),
         8 => Some(format!("{{\"id\":{id},\"n\":\"x\"}}")),
-        9 => Some(format!("{{\"id\":{id},\"n\":1,\"pad\":\"{}\"}}", "x".repeat(150_000))),
+        9 => Some(format!("{{\"id\":{id},\"n\":1,\"pad\":\"{}\"}}", "x".repeat(4_000))),
         _ => None,
     };
-    let steps = "- decode: { json: {}, on_error: { dead_letter: OUT-dlq } }\n\
-         - key_by: string(value.id)\n\
-         - stateful_map: { name: count, initial: '0', state: state + value.n, emit: value, \
-             on_error: { dead_letter: OUT-dlq } }\n\
-         - sink: { kafka: { topic: OUT-small }, on_error: { dead_letter: OUT-dlq } }";
-    let flow = case.flow(steps).exactly_once().consumer("batch_size: 20").consumer("in_flight_records: 100");
-    let launch = case.launch(&flow).shape(2, 1).recovery(&case.store());
+    let steps = format!(
+        "- decode: {{ json: {{}}, on_error: {{ dead_letter: OUT-dlq }} }}\n\
+         {step}- sink: {{ kafka: {{ topic: OUT-small }}, on_error: {{ dead_letter: OUT-dlq }} }}"
+    );
+    let flow = case.flow(&steps).exactly_once().consumer("batch_size: 20").consumer("in_flight_records: 100");
+    let launch = stored(case.launch(&flow).shape(2, 1), &case);
     let good = |id: usize| format!("{{\"id\":{id},\"n\":1}}");
     let record = |id: usize| {
         let value = poison(id).unwrap_or_else(|| good(id));

@@ -54,6 +54,9 @@ pub struct ProducerConfig {
     /// The largest batch that its topics take, where that is known (`max.message.bytes`): a larger record
     /// is refused here, and no batch is larger, so that no record is refused because of its neighbours.
     pub record_bytes_max: Option<usize>,
+    /// No batch is larger, but one that is a single record: set where one client writes to topics of which one takes less
+    /// than [`ProducerConfig::record_bytes_max`].
+    pub batch_bytes_max: Option<usize>,
 }
 
 /// Default of [`ConsumerConfig::prefetch_bytes`].
@@ -90,6 +93,7 @@ impl Default for ProducerConfig {
             in_flight_bytes: PRODUCER_IN_FLIGHT_BYTES,
             in_flight_records: PRODUCER_IN_FLIGHT_RECORDS,
             record_bytes_max: None,
+            batch_bytes_max: None,
         }
     }
 }
@@ -315,6 +319,10 @@ impl ProducerConfig {
             // The library's range; a batch may come a few bytes above its own estimate.
             let bytes = bytes.saturating_sub(BATCH_MARGIN_BYTES).clamp(1_000, 1_000_000_000);
             properties.insert("message.max.bytes".to_owned(), bytes.to_string());
+        }
+        if let Some(bytes) = self.batch_bytes_max {
+            let bytes = bytes.saturating_sub(BATCH_MARGIN_BYTES).clamp(1, 1_000_000_000);
+            properties.insert("batch.size".to_owned(), bytes.to_string());
         }
         let mut properties = self.connection.extend(properties);
         let mut own = |name: &str, value: String| properties.insert(name.to_owned(), value);

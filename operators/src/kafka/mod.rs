@@ -39,7 +39,9 @@ pub use config::{
 pub use consume::{KafkaReader, OutOfRange, PartitionStart, ReaderOptions, Tombstones};
 pub use control::{read_markers, write_token};
 pub use hanging::HangingWatch;
-pub use outputs::{OutputFound, OutputTopic, check_control_topic, check_outputs, check_same_cluster};
+pub use outputs::{
+    OutputFound, OutputTopic, check_control_topic, check_outputs, check_same_cluster, fit_to_topics,
+};
 pub use produce::{KafkaProducer, KafkaWriter};
 pub use start::{
     AutoOffsetReset, From, LogBounds, Lookup, PartitionFacts, Stale, StartDecision, StartPolicy, TopicFacts,

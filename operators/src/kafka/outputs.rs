@@ -3,7 +3,7 @@
 //! These calls wait: they belong to the start of a process.
 
 use super::admin::{Admin, SETTINGS_WITHIN, block_on};
-use super::config::{Connection, ConsumerConfig};
+use super::config::{Connection, ConsumerConfig, ProducerConfig};
 use super::start::Lookup;
 use crate::fault::Fault;
 use rdkafka::admin::{AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
@@ -78,6 +78,21 @@ pub fn check_outputs(
         Lookup::new(&config, left)?.partitions(&names)?;
     }
     admin.describe(&names)
+}
+
+/// Fits a client to all topics that it writes to: its records may be as large as the topic that takes most allows, and its
+/// batches as the one that takes least. A topic that is not there, or a broker that does not tell, sets no limit.
+pub fn fit_to_topics(
+    config: &mut ProducerConfig,
+    connection: &Connection,
+    topics: &[String],
+    deadline: Duration,
+) -> Result<(), Fault> {
+    let found = Admin::new(connection, Instant::now() + deadline)?.describe(topics)?;
+    let limits = || found.iter().filter_map(|output| output.record_bytes_max);
+    config.record_bytes_max = limits().max();
+    config.batch_bytes_max = limits().min();
+    Ok(())
 }
 
 /// Refuses inputs and outputs in two clusters: a transaction cannot commit offsets of one with records of the other.
