@@ -128,7 +128,7 @@ fn at_most_once_commits_before_it_emits_and_a_crash_loses_and_never_repeats() {
     }
 }
 
-// L12: killed at random under load, no id ever comes out twice.
+// L12 P32: killed at random under load, no id ever comes out twice.
 #[test]
 fn at_most_once_killed_under_load_never_repeats_a_record() {
     let case = Case::new("amo-kill", 2);

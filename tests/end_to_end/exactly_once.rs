@@ -3,8 +3,13 @@
 use tidegate_harness::workload::messages;
 use tidegate_harness::{Broker, Oracle, WindowKind, Workload, checker};
 
-use crate::case::{Case, DEADLINE, FlowText, numbered, window_steps};
+use crate::case::{Case, DEADLINE, FlowText, long, numbered, window_steps};
 use crate::restore::{kill_at_random_under, kills};
+
+/// Kills of one run.
+fn many_kills() -> usize {
+    if long() { 50 } else { kills() }
+}
 
 /// Each window once, over one process and two, and the lag reaches zero.
 #[test]
@@ -25,14 +30,14 @@ fn a_bounded_run_publishes_each_window_once_and_commits_the_end() {
     }
 }
 
-// E12 E33 F4 I1 I2 I4
+// E12 E33 E35 F4 P13 A34 I1 I2 I4
 #[test]
 fn two_processes_killed_at_random_publish_each_window_once() {
-    let repeats = kill_at_random_under(FlowText::exactly_once, "exactly-once-2x2", &[(2, 2)], kills());
+    let repeats = kill_at_random_under(FlowText::exactly_once, "exactly-once-2x2", &[(2, 2)], many_kills());
     assert_eq!(repeats, 0, "I2 no duplicates");
 }
 
-// S10 fault E6
+// E34 S10 fault E6
 #[test]
 fn a_cluster_killed_at_random_and_reshaped_publishes_each_window_once() {
     let shapes = [(2, 1), (1, 2), (3, 1)];

@@ -110,7 +110,7 @@ fn offsets_of_records_that_lead_to_no_output_are_committed_in_transactions_too()
     case.wait_caught_up();
 }
 
-// F17: and the input of one topic that is held at an open transaction holds nothing of the other.
+// E8 F17: and the input of one topic that is held at an open transaction holds nothing of the other.
 #[test]
 fn two_topics_with_the_same_partition_numbers_do_not_fence_each_other() {
     let case = Case::new("direct-topics", 2);

@@ -7,7 +7,7 @@ use tidegate_harness::{Broker, Message, Oracle, WindowKind, Workload, Writer, ch
 
 use crate::case::{Case, DEADLINE, long, numbered, window_steps};
 
-// E27 P17 P20 I11 L59
+// E27 E40 P17 P20 I11 L59
 #[test]
 fn a_slow_sink_keeps_memory_flat_and_the_limit_that_bites_is_named() {
     let case = Case::new("slow-sink", 2);

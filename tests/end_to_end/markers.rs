@@ -87,7 +87,7 @@ fn a_damaged_commit_record_whose_marker_is_out_is_refused_also_with_allow_older_
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..200);
 }
 
-// E2 fault E3: killed between the record and its publication, before anything was ever published.
+// fault E2 fault E3: killed between the record and its publication, before anything was ever published.
 #[test]
 fn a_store_deleted_before_its_first_output_was_published_loses_nothing() {
     let case = Case::new("markers-first", 2);
@@ -103,7 +103,7 @@ fn a_store_deleted_before_its_first_output_was_published_loses_nothing() {
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..100);
 }
 
-// E2 to E5: killed at every step of a publication, with the store as it is.
+// fault E2 fault E3 fault E4 fault E5: killed at every step of a publication, with the store as it is.
 #[test]
 fn a_process_killed_at_any_step_of_a_publication_publishes_each_record_once() {
     let case = Case::new("markers-steps", 2);

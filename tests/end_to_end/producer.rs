@@ -7,7 +7,7 @@ use tidegate_harness::{Broker, Message, Workload, checker, wait};
 
 use crate::case::{Case, DEADLINE, numbered};
 
-// P4 P37 P42 I5
+// P4 P37 P42 A35 I5
 #[test]
 fn order_and_number_hold_while_the_connection_to_the_output_is_reset_again_and_again() {
     let Some(proxy) = Broker::shared().proxy() else { return };

@@ -79,7 +79,7 @@ fn sorted(mut ids: Vec<u64>) -> Vec<u64> {
     ids
 }
 
-// A10: the state of the windows goes, so that nothing counts twice. A26: what was wrong may be changed in between.
+// A10 A26: the state of the windows goes, so that nothing counts twice; what was wrong may be changed in between.
 #[test]
 fn windows_are_computed_anew_after_a_replay_also_with_another_size() {
     let case = Case::new("replay-windows", 4);

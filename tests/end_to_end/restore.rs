@@ -92,7 +92,7 @@ pub(crate) fn kills() -> usize {
     if long() { 30 } else { 4 }
 }
 
-// L9 L19 L52 L53 L55 A9 A28 A30 fault E1 S9 I1 I2 I4 I7
+// E1 A32 L9 L19 L52 L53 L55 A9 A28 A30 fault E1 S9 I1 I2 I4 I7
 #[test]
 fn one_worker_killed_at_random_gives_the_oracles_windows() {
     kill_at_random("restore-1x1", &[(1, 1)], kills());

@@ -97,13 +97,13 @@ fn a_cluster_frozen_behind_a_commit_record_loses_when_it_is_thawed() {
     overtaken_at("zombie-record", "store.record", 2, &[TWO_TO_ONE, ONE_TO_THREE]);
 }
 
-// P45 F5 F6 fault E7
+// E7 P14 P15 P45 F5 F6 fault E7
 #[test]
 fn a_cluster_frozen_in_a_transaction_loses_when_it_is_thawed() {
     overtaken_at("zombie-sent", "publication.sent", 1, &[ONE_TO_THREE, TWO_TO_ONE]);
 }
 
-// fault E4 E5
+// fault E4 fault E5
 #[test]
 fn a_cluster_frozen_behind_the_end_of_a_transaction_loses_when_it_is_thawed() {
     overtaken_at("zombie-ended", "publication.ended", 1, &[TWO_TO_ONE, ONE_TO_THREE]);
