@@ -52,10 +52,13 @@ fn overtaken_at(
         }
         assert_eq!(case.kafka.drain(&case.output), before, "the overtaken cluster published something");
         case.kafka.produce(&case.input, &messages(parts.next().unwrap_or_default()));
-        case.wait_caught_up();
-        assert!(fresh.exits().iter().all(Option::is_none), "the new cluster was disturbed");
+        if place != BEFORE_INITIALISING {
+            case.wait_caught_up();
+            assert!(fresh.exits().iter().all(Option::is_none), "the new cluster was disturbed");
+        }
         fresh.terminate_all();
         fresh.expect_exit_in(&[0, 75], DEADLINE);
+        launch.clone().shape(new.0, new.1).until_end().run_to_exit(0, DEADLINE);
         let rows = case.kafka.drain(&case.output);
         if comes_out {
             checker::assert_exactly(&rows, events.iter().map(|event| event.id));
@@ -68,10 +71,14 @@ fn overtaken_at(
     }
 }
 
-// F25: who initialises last wins the producer, and must not even try.
+/// Nothing can be looked at between the last look and the request that initialises: a process frozen just there fences the new
+/// owner once, which leaves with 75 and is started again.
+const BEFORE_INITIALISING: &str = "direct.initialise";
+
+// F25: who initialises last wins the producer, and publishes nothing with it.
 #[test]
-fn an_owner_frozen_before_it_initialises_its_producers_leaves_the_new_one_alone() {
-    overtaken_at("direct.initialise", 1, &[ONE_TO_THREE, TWO_TO_ONE], copy_once, true);
+fn an_owner_frozen_before_it_initialises_its_producers_publishes_nothing() {
+    overtaken_at(BEFORE_INITIALISING, 1, &[ONE_TO_THREE, TWO_TO_ONE], copy_once, true);
 }
 
 // P45 E10 F5 F6 fault E7
@@ -107,11 +114,8 @@ fn an_owner_of_filtered_records_frozen_in_a_transaction_does_not_move_the_offset
 fn an_owner_frozen_in_a_transaction_is_fenced_by_a_start_with_a_store() {
     let case = Case::new("zombie-to-store", 2);
     let flow = copy_once(&case).cluster("peer_timeout: 1s");
-    let mut stale = frozen_at(&case, &case.launch(&flow), "direct.sent", 2, || {
-        case.kafka.produce(&case.input, &numbered(0..500, 2));
-        // The first transaction may have had the offsets alone.
-        wait::until("the first is through", DEADLINE, || (case.outputs() > 0).then_some(()));
-        case.kafka.produce(&case.input, &numbered(500..1_000, 2));
+    let mut stale = frozen_at(&case, &case.launch(&flow), "direct.sent", 1, || {
+        case.kafka.produce(&case.input, &numbered(0..1_000, 2));
     });
     let with_store = case.launch(&flow.exactly_once()).recovery(&case.store());
     let mut fresh = with_store.start();

@@ -146,7 +146,11 @@ impl KafkaReader {
             return Ok(false);
         };
         let search = &mut self.searches[place];
+        let name = &self.inputs[search.input].partition.topic;
+        let compares = self.known_topics.iter().any(|known| known.name == *name && known.id.is_some());
         match result.as_ref().map(|topics| topics.first()) {
+            // A broker that tells no ids has told none at the start either: there is nothing to compare.
+            Err(_) if !compares => search.topic.answer = Some(None),
             Ok(Some(topic)) if topic.error.is_ok() => search.topic.answer = Some(topic.id),
             Ok(Some(topic)) => search.again(&topic.error.to_string(), now),
             Ok(None) => search.again("the answer was empty", now),

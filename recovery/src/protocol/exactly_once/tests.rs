@@ -168,7 +168,7 @@ fn a_row_that_the_broker_refuses_stops_the_flow_and_says_how_to_remove_it() {
     let refused = Answer::Refused { row: 17, what: "message too large".to_owned() };
     let [Action::Stop(stop)] = &machine.on(Event::Answer(refused))[..] else { panic!("it cannot go on") };
     assert_eq!(stop.class().exit_code(), 65);
-    let command = "`tidegate recovery outbox skip outbox/00000000000000000020-0000000007-00000 17`";
+    let command = "`tidegate recovery outbox skip DIR outbox/00000000000000000020-0000000007-00000 17`";
     assert!(stop.to_string().contains(command), "{stop}");
 }
 
