@@ -6,7 +6,7 @@ use crate::clients::{self, Clients};
 use crate::publication::start_output;
 use crate::run::{Job, build_id};
 use tidegate_cluster::Cause;
-use tidegate_operators::kafka::check_control_topic;
+use tidegate_operators::kafka::{check_control_topic, fit_to_topics};
 use tidegate_recovery::{
     ClusterShape, ErrorClass, FlowFingerprint, OpenOptions, Opened, RecoveryStore, RunId, Slot, StepTable,
 };
@@ -57,11 +57,15 @@ fn open_with_output(
     options: &OpenOptions,
 ) -> Result<Opened, Cause> {
     let within = job.settings.cluster.startup_timeout;
-    let settings = job.performer_settings(clients);
+    let mut settings = job.performer_settings(clients);
     let create = job.settings.exactly_once.create_replication;
     check_control_topic(&clients.outputs, &settings.control_topic, create, within)
         .map_err(|fault| cause_of(&fault))?;
     let mut claim = store.claim(options, None).map_err(|error| store_cause(&error))?;
+    // What was left over goes where it was meant to go, which need not be a topic of the flow as it is now.
+    let topics = claim.output_topics().map_err(|error| store_cause(&error))?;
+    fit_to_topics(&mut settings.producer, &clients.outputs, &topics, within)
+        .map_err(|fault| cause_of(&fault))?;
     start_output(&mut claim, store, settings, job.allow_lost_state, within)?;
     let mut opened = claim.open().map_err(|error| store_cause(&error))?;
     opened.publisher.leftovers_published();

@@ -265,8 +265,6 @@ fn bring_up(
             let within = job.settings.cluster.startup_timeout;
             check_same_cluster(&clients.consumer, &clients.outputs, within)
                 .map_err(|fault| cause_of(&fault))?;
-            // Before what was left over is published.
-            clients.fit_to_outputs(&plan, within).map_err(|fault| cause_of(&fault))?;
         }
         stage.set("opening the recovery store");
         lead(job, &plan, &steps, &clients, store.as_ref(), present, &mut leading)
@@ -281,11 +279,8 @@ fn bring_up(
 
     let fenced = match job.is_exactly_once() {
         true => {
-            if joined.spec().index().0 != 0 {
-                let within = job.settings.cluster.startup_timeout;
-                let fitted = clients.fit_to_outputs(&plan, within);
-                fitted.map_err(|fault| ended(supervisor, cause_of(&fault)))?;
-            }
+            let fitted = clients.fit_to_outputs(&plan, job.settings.cluster.startup_timeout);
+            fitted.map_err(|fault| ended(supervisor, cause_of(&fault)))?;
             stage.set("initialising the transactions");
             let settings = job.direct_settings(&clients, &joined);
             Some(Initialised::initialise(settings, &plan.input_topics, &mut joined)?)

@@ -140,6 +140,14 @@ impl Outbox {
         Ok(Outbox { file, head, frames, bytes: Bytes::from(bytes), decisions: BTreeMap::new() })
     }
 
+    /// The topics that the rows of an outbox go to, from its head alone.
+    pub(crate) fn topics(name: PartName, bytes: &[u8]) -> Result<Vec<String>, StoreError> {
+        let file = Name::Outbox(name).to_string();
+        check_head(&file, bytes, Kind::Outbox)?;
+        let (head, _): (OutboxHead, usize) = read_sealed(&file, bytes, HEAD)?;
+        Ok(head.destinations.iter().map(|to| to.topic.to_string()).collect())
+    }
+
     /// The file in the store.
     pub fn file(&self) -> &str {
         &self.file

@@ -9,12 +9,15 @@ use super::drive::{self, perform};
 use super::open::{OpenOptions, Opened};
 use super::publisher::Publisher;
 use crate::format::lease::{LeaseBody, LeaseFile};
+use crate::format::outbox::{DecisionBody, Outbox};
 use crate::lease::{self, Lease, LeaseHolder, LeaseWatch, Sighting, TakeOver};
 use crate::names::{Folder, Name};
+use crate::outbox::Decision;
 use crate::protocol::start::StartMachine;
 use crate::protocol::{Action, Event, Fence, Rules, highest_record};
 use crate::storage::{Storage, StorageLock};
 use crate::{Generation, Slot, StoreError, StoreId};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -94,6 +97,30 @@ impl Claim {
         slots.sort_unstable();
         slots.dedup();
         Ok(slots)
+    }
+
+    /// The topics that outboxes in the store write to, those included to which a person sent a row: a flow that was changed since
+    /// need not have them.
+    ///
+    /// # Errors
+    ///
+    /// What the disk says. What cannot be read names no topic; whether that matters shows when it is published.
+    pub fn output_topics(&self) -> Result<Vec<String>, StoreError> {
+        let storage = &*self.storage;
+        let mut topics = BTreeSet::new();
+        for name in drive::list(storage, Folder::Outboxes)? {
+            let read = || storage.read(&name.to_string()).map_err(StoreError::io("read", name));
+            match name {
+                Name::Outbox(part) => topics.extend(Outbox::topics(part, &read()?).unwrap_or_default()),
+                Name::Decision(part, row) => {
+                    if let Ok(Decision::DeadLetter { topic }) = DecisionBody::decode(part, row, &read()?) {
+                        topics.insert(topic);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(topics.into_iter().collect())
     }
 
     /// Chooses the highest commit record *now*, and makes durable what it names. May be called again: the last choice counts.
