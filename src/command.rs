@@ -113,17 +113,27 @@ fn load_job(
     }
 }
 
+/// The job of a command that prints an answer: its log shows warnings only.
+fn load_quietly(
+    flow: &FlowConfig,
+    environment: &Environment,
+    program: Option<(String, Describe)>,
+) -> Result<Job, ExitCode> {
+    let (job, _) = load_job(flow, RunOptions::default(), environment, program)?;
+    telemetry::start(&LogSettings { level: "warn".into(), ..job.settings.log.clone() });
+    Ok(job)
+}
+
 /// Prints where the flow stands in each partition.
 fn show_offsets(
     config: &cli::OffsetsConfig,
     environment: &Environment,
     program: Option<(String, Describe)>,
 ) -> ExitCode {
-    let (job, _) = match load_job(&config.flow, RunOptions::default(), environment, program) {
-        Ok(loaded) => loaded,
+    let job = match load_quietly(&config.flow, environment, program) {
+        Ok(job) => job,
         Err(code) => return code,
     };
-    telemetry::start(&LogSettings { level: "warn".into(), ..job.settings.log.clone() });
     match standing::find(&job) {
         Ok(found) => {
             let text = if config.json { found.json() } else { found.to_string() };
@@ -142,11 +152,10 @@ fn replay_flow(
     environment: &Environment,
     program: Option<(String, Describe)>,
 ) -> ExitCode {
-    let (job, _) = match load_job(&config.flow, RunOptions::default(), environment, program) {
-        Ok(loaded) => loaded,
+    let job = match load_quietly(&config.flow, environment, program) {
+        Ok(job) => job,
         Err(code) => return code,
     };
-    telemetry::start(&LogSettings { level: "warn".into(), ..job.settings.log.clone() });
     match replay::replay(&job, &config.to, config.dry_run) {
         Ok(done) => print(&done.to_string()).map_or_else(|code| code, |()| ExitCode::SUCCESS),
         Err(cause) => {

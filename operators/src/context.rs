@@ -312,6 +312,12 @@ impl WorkerContext {
         self.0.process.faults.report(fault);
     }
 
+    /// What was asked of a thread behind the dataflow. `None`: its failure is reported, and the asker does no more and keeps its
+    /// capabilities, so that no epoch becomes durable or published that is not.
+    pub(crate) fn or_fail<T>(&self, answer: Result<T, Fault>) -> Option<T> {
+        answer.map_err(|fault| self.fail(fault)).ok()
+    }
+
     /// What a step says about the oldest epoch that it holds.
     pub fn hold(&self, step: &StepId) -> Hold {
         self.0.process.status.add_hold(self.worker().0, step)

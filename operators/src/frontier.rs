@@ -34,6 +34,14 @@ impl FrontierHands {
     }
 }
 
+/// The oldest epoch that is open behind either of two frontiers; an empty one holds nothing back.
+pub fn oldest_open(one: Option<Epoch>, two: Option<Epoch>) -> Option<Epoch> {
+    match (one, two) {
+        (Some(one), Some(two)) => Some(one.min(two)),
+        (one, two) => one.or(two),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,7 @@
 //! whose partition moved publish output and offset. An epoch is published when all of them have.
 
 use super::partition::{Closed, Job, PartitionThread};
-use super::performer::Leaving;
+use super::waiting::Leaving;
 use crate::causes::{cause_of, internal};
 use crate::run::ended;
 use crate::work::is_own;

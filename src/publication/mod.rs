@@ -15,6 +15,7 @@ mod partition;
 mod performer;
 mod slot;
 mod start;
+mod waiting;
 
 pub(crate) use begin::{start_publication, watch_output};
 pub(crate) use direct::{DirectPublication, DirectSettings, Initialised, PartitionBeginning};

@@ -6,11 +6,12 @@
 
 use super::direct::Shared;
 use super::fault_of_stop;
+use super::waiting::Backoff;
 use crate::test_points::reach;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tidegate_operators::element::PartitionId;
 use tidegate_operators::fault::Fault;
 use tidegate_operators::kafka::{Lookup, TransactionTrouble, TransactionalProducer};
@@ -18,9 +19,6 @@ use tidegate_operators::sink::PartitionOutput;
 use tidegate_recovery::exactly_once::{Answer, DirectAction, DirectEvent, Identity, PartitionPublisher};
 use tidegate_recovery::outbox::decode_output;
 use tidegate_recovery::{Epoch, ErrorClass, NextOffset, TopicPartition};
-
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
 /// What the thread is asked for.
 pub(super) enum Job {
@@ -65,8 +63,7 @@ pub(super) struct PartitionThread {
     producer: Option<TransactionalProducer>,
     /// Output that is not known to be published, oldest first.
     outputs: VecDeque<(Epoch, PartitionOutput)>,
-    /// How long the next initialisation waits: longer each time that something is unclear in a row.
-    backoff: Duration,
+    backoff: Backoff,
     /// Until when the start may take; `None` for the work, which has all the time that a broker needs.
     deadline: Option<Instant>,
 }
@@ -79,7 +76,7 @@ impl PartitionThread {
             shared,
             producer: None,
             outputs: VecDeque::new(),
-            backoff: Duration::ZERO,
+            backoff: Backoff::default(),
             deadline: Some(deadline),
         }
     }
@@ -234,7 +231,7 @@ impl PartitionThread {
                 }
                 committed => {
                     if committed.is_ok() {
-                        self.backoff = Duration::ZERO;
+                        self.backoff.reset();
                     }
                     ("commit", committed)
                 }
@@ -275,7 +272,7 @@ impl PartitionThread {
                     text,
                     "the outcome of a transaction is not known; its producer is replaced and the group's offset says what happened"
                 );
-                self.backoff = (self.backoff * 2).clamp(BACKOFF_MIN, BACKOFF_MAX);
+                self.backoff.lengthen();
                 Ok(Answer::Unclear)
             }
             Err(TransactionTrouble::Refused { what, .. }) => {
@@ -296,7 +293,7 @@ impl PartitionThread {
 
     fn initialise(&mut self) -> Result<Result<(), TransactionTrouble>, End> {
         self.producer = None;
-        if self.shared.leaving.wait(self.backoff) {
+        if self.backoff.wait(&self.shared.leaving) {
             return Err(End::Leaving);
         }
         let settings = &self.shared.settings;
@@ -313,7 +310,7 @@ impl PartitionThread {
             .and_then(|lookup| lookup.committed(asked));
         match found {
             Ok(offsets) => {
-                self.backoff = Duration::ZERO;
+                self.backoff.reset();
                 Ok(Answer::Committed(offsets.get(&self.partition).copied()))
             }
             Err(fault) if fault.class == ErrorClass::Unavailable => {

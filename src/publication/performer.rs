@@ -1,9 +1,9 @@
 //! Performs the actions of the machines: producers, transactions, markers, the lease.
 
+use super::waiting::{Backoff, Leaving};
 use crate::causes::store_fault;
 use crate::test_points::reach;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_operators::fault::Fault;
 use tidegate_operators::kafka::{
@@ -17,8 +17,8 @@ use tidegate_recovery::{
 
 /// The number under which a marker goes: no row of an outbox has it.
 const MARKER_ROW: u64 = u64::MAX;
-const BACKOFF_MIN: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// How long a disk that did not answer is left alone.
+const STORE_RETRY: Duration = Duration::from_secs(5);
 
 /// What a performer needs to know.
 #[derive(Clone)]
@@ -34,24 +34,6 @@ pub(crate) struct PerformerSettings {
     pub(crate) store_timeout: Duration,
 }
 
-/// Ends the waits of a performer that belongs to another thread.
-#[derive(Clone, Default)]
-pub(crate) struct Leaving(Arc<(Mutex<bool>, Condvar)>);
-
-impl Leaving {
-    /// Nothing more is to be waited for.
-    pub(super) fn leave(&self) {
-        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.0.1.notify_all();
-    }
-
-    /// Waits this long, or until it is left. Returns whether it is.
-    pub(super) fn wait(&self, time: Duration) -> bool {
-        let left = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *self.0.1.wait_timeout_while(left, time, |left| !*left).unwrap_or_else(PoisonError::into_inner).0
-    }
-}
-
 /// Owns the transactional producers of some slots.
 pub(crate) struct Performer {
     settings: PerformerSettings,
@@ -62,8 +44,7 @@ pub(crate) struct Performer {
     /// Until when a start may take; `None` for the work, which has all the time that a broker needs.
     deadline: Option<Instant>,
     leaving: Leaving,
-    /// How long the next initialisation waits: longer each time that something is unclear in a row.
-    backoff: Duration,
+    backoff: Backoff,
     carrying: Vec<(TopicPartition, NextOffset)>,
 }
 
@@ -96,7 +77,7 @@ impl Performer {
             producers: BTreeMap::new(),
             deadline,
             leaving,
-            backoff: Duration::ZERO,
+            backoff: Backoff::default(),
             carrying: Vec::new(),
         }
     }
@@ -127,7 +108,7 @@ impl Performer {
                 });
                 match read {
                     Ok(markers) => {
-                        self.backoff = Duration::ZERO;
+                        self.backoff.reset();
                         return Ok(Answer::Markers(markers));
                     }
                     Err(trouble) => Err(trouble),
@@ -190,7 +171,7 @@ impl Performer {
                         format!("the transactions of the last run could not be settled in time: {what}"),
                     ));
                 }
-                self.backoff = (self.backoff * 2).clamp(BACKOFF_MIN, BACKOFF_MAX);
+                self.backoff.lengthen();
                 Ok(Answer::Unclear)
             }
         }
@@ -206,7 +187,7 @@ impl Performer {
                 Err(error) if Instant::now() >= end => return Err(store_fault(&error)),
                 Err(error) => {
                     tracing::warn!(%error, "the lease cannot be read; it is tried again");
-                    if self.leaving.wait(BACKOFF_MAX.min(self.settings.store_timeout)) {
+                    if self.leaving.wait(STORE_RETRY.min(self.settings.store_timeout)) {
                         return Err(store_fault(&error));
                     }
                 }
@@ -216,7 +197,7 @@ impl Performer {
 
     fn initialise(&mut self, slot: Slot) -> Result<(), TransactionTrouble> {
         self.producers.remove(&slot);
-        if self.leaving.wait(self.backoff) {
+        if self.backoff.wait(&self.leaving) {
             return Err(TransactionTrouble::Unclear("the process is leaving".to_owned()));
         }
         let id = Identity::Slot { store: self.store_id, slot }.transactional_id(&self.settings.flow);

@@ -4,7 +4,7 @@
 //! what the machine asks for. While an action waits for the broker, what it is told queues up; it is all taken in before
 //! the next action, so that a transaction carries the newest offsets that it may.
 
-use super::performer::Leaving;
+use super::waiting::Leaving;
 use super::{Performer, PerformerSettings, fault_of_stop, nonce};
 use crate::snapshots::StoreThreads;
 use std::collections::{BTreeMap, VecDeque};

@@ -6,7 +6,9 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use tidegate_harness::kafka::unique;
-use tidegate_harness::{Broker, Kafka, Launch, Message, Scratch, process};
+use tidegate_harness::{
+    Broker, Event, Kafka, Launch, Message, Oracle, Scratch, WindowKind, checker, process,
+};
 
 /// The binary under test.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_tidegate");
@@ -97,6 +99,23 @@ impl Case {
     #[track_caller]
     pub(crate) fn wait_caught_up(&self) {
         self.kafka.wait_lag_zero(&self.group, &self.input, DEADLINE);
+    }
+
+    /// A `read_committed` reader sees each of these once, and those of a key in order.
+    #[track_caller]
+    pub(crate) fn assert_copied_once(&self, events: &[Event]) {
+        let rows = self.kafka.drain(&self.output);
+        checker::assert_exactly(&rows, events.iter().map(|event| event.id));
+        checker::assert_key_order(&rows, events);
+    }
+
+    /// A `read_committed` reader sees each window of 10 s once, from records that are up to 2 s out of order.
+    #[track_caller]
+    pub(crate) fn assert_windows_once(&self, events: &[Event]) {
+        let oracle =
+            Oracle { kind: WindowKind::Tumbling { size: 10_000 }, out_of_order_ms: 2_000, lateness_ms: 0 };
+        let rows = self.kafka.drain(&self.output);
+        assert_eq!(checker::assert_windows(&rows, &oracle.paid(events).windows), 0, "I2 no duplicates");
     }
 
     /// How many records the output topic holds.

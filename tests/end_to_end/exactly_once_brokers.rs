@@ -4,12 +4,28 @@ use std::time::Duration;
 
 use tidegate_harness::proxy::api;
 use tidegate_harness::workload::messages;
-use tidegate_harness::{Broker, BrokerCluster, Cluster, OffsetWatch, Proxy, Workload, checker, wait};
+use tidegate_harness::{Broker, BrokerCluster, Cluster, OffsetWatch, Proxy, Workload, wait};
 
 use crate::case::{Case, DEADLINE};
 
 /// A client notices soon that an answer does not come, and a transaction lives longer than a broker is away.
 const IMPATIENT: &str = "extra: { socket.timeout.ms: 1000 }";
+
+/// A copy on two processes that write by way of these proxies, with the first 500 records through.
+fn start_copying(case: &Case, proxies: &[Proxy], events: &[tidegate_harness::Event]) -> Cluster {
+    case.make_control_topic();
+    let addresses: Vec<String> = proxies.iter().map(Proxy::address).collect();
+    let flow = case
+        .copy()
+        .exactly_once()
+        .top("exactly_once: { transaction_timeout: 20s }")
+        .producer(IMPATIENT)
+        .producer_at(&addresses.join(","));
+    let mut cluster = case.launch(&flow).shape(2, 1).recovery(&case.store()).start();
+    case.kafka.produce(&case.input, &messages(&events[..500]));
+    wait_recovered(case, &mut cluster);
+    cluster
+}
 
 /// Writes a part, and returns when its transaction is open in the output and its end is held back by the proxies.
 fn leave_open(case: &Case, proxies: &[Proxy], part: &[tidegate_harness::Event]) {
@@ -17,9 +33,7 @@ fn leave_open(case: &Case, proxies: &[Proxy], part: &[tidegate_harness::Event]) 
         proxy.swallow(api::END_TRANSACTION);
     }
     case.kafka.produce(&case.input, &messages(part));
-    wait::until("a transaction is open in the output", DEADLINE, || {
-        (case.kafka.log_bounds(&case.output) != case.kafka.stable_bounds(&case.output)).then_some(())
-    });
+    case.kafka.wait_something_open(&case.output, DEADLINE);
 }
 
 /// The flow gets over it by itself: everything is published, nothing is left open, and no process has ended.
@@ -36,19 +50,10 @@ fn a_broker_frozen_bounced_and_killed_with_a_transaction_open_is_waited_for_and_
     let broker = Broker::start(&[]);
     let proxies: Vec<Proxy> = broker.proxy().into_iter().collect();
     let case = Case::on(broker.kafka(), "broken-broker", 2);
-    case.make_control_topic();
     let workload = Workload { partitions: 2, records: 2_000, ..Workload::default() };
     let events = workload.events();
-    let flow = case
-        .copy()
-        .exactly_once()
-        .top("exactly_once: { transaction_timeout: 20s }")
-        .producer(IMPATIENT)
-        .producer_at(&proxies[0].address());
     let watch = OffsetWatch::start(&case.kafka, &case.group, &case.input);
-    let mut cluster = case.launch(&flow).shape(2, 1).recovery(&case.store()).start();
-    case.kafka.produce(&case.input, &messages(&events[..500]));
-    wait_recovered(&case, &mut cluster);
+    let mut cluster = start_copying(&case, &proxies, &events);
     for (part, trouble) in events[500..].chunks(500).zip(["frozen", "bounced", "killed"]) {
         leave_open(&case, &proxies, part);
         match trouble {
@@ -75,9 +80,7 @@ fn a_broker_frozen_bounced_and_killed_with_a_transaction_open_is_waited_for_and_
     }
     cluster.terminate_all();
     cluster.expect_exit(0, DEADLINE);
-    let rows = case.kafka.drain(&case.output);
-    checker::assert_exactly(&rows, events.iter().map(|event| event.id));
-    checker::assert_key_order(&rows, &events);
+    case.assert_copied_once(&events);
     watch.assert_only_rises();
 }
 
@@ -87,21 +90,11 @@ fn the_coordinators_of_transactions_and_of_groups_move_to_other_brokers_and_the_
     let brokers = BrokerCluster::start();
     // All brokers tell a client that came by a proxy to reach the others by theirs.
     let proxies: Vec<Proxy> = (0..3).filter_map(|index| brokers.broker(index).proxy()).collect();
-    let addresses: Vec<String> = proxies.iter().map(Proxy::address).collect();
     let case = Case::on(brokers.kafka(), "moved-coordinator", 2);
-    case.make_control_topic();
     let workload = Workload { partitions: 2, records: 2_000, ..Workload::default() };
     let events = workload.events();
-    let flow = case
-        .copy()
-        .exactly_once()
-        .top("exactly_once: { transaction_timeout: 20s }")
-        .producer(IMPATIENT)
-        .producer_at(&addresses.join(","));
     let watch = OffsetWatch::start(&case.kafka, &case.group, &case.input);
-    let mut cluster = case.launch(&flow).shape(2, 1).recovery(&case.store()).start();
-    case.kafka.produce(&case.input, &messages(&events[..500]));
-    wait_recovered(&case, &mut cluster);
+    let mut cluster = start_copying(&case, &proxies, &events);
     for (part, whom) in events[500..].chunks(500).zip(["transactions", "groups", "output"]) {
         brokers.wait_in_sync();
         leave_open(&case, &proxies, part);
@@ -120,8 +113,6 @@ fn the_coordinators_of_transactions_and_of_groups_move_to_other_brokers_and_the_
     }
     cluster.terminate_all();
     cluster.expect_exit(0, DEADLINE);
-    let rows = case.kafka.drain(&case.output);
-    checker::assert_exactly(&rows, events.iter().map(|event| event.id));
-    checker::assert_key_order(&rows, &events);
+    case.assert_copied_once(&events);
     watch.assert_only_rises();
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_harness::proxy::api;
 use tidegate_harness::workload::messages;
-use tidegate_harness::{Broker, OffsetWatch, Workload, checker, wait};
+use tidegate_harness::{Broker, OffsetWatch, Workload, checker};
 
 use crate::case::{Case, DEADLINE, numbered};
 
@@ -33,9 +33,7 @@ fn freeze_until_expired(processes: usize) {
     case.wait_caught_up();
     proxy.swallow(api::END_TRANSACTION);
     case.kafka.produce(&case.input, &messages(&events[200..400]));
-    wait::until("a transaction is open in the output", DEADLINE, || {
-        (case.kafka.log_bounds(&case.output) != case.kafka.stable_bounds(&case.output)).then_some(())
-    });
+    case.kafka.wait_something_open(&case.output, DEADLINE);
     cluster.freeze_all();
     proxy.heal();
     case.kafka.wait_nothing_open(&case.output, DEADLINE);
@@ -46,9 +44,7 @@ fn freeze_until_expired(processes: usize) {
     assert!(cluster.exits().iter().all(Option::is_none), "a process ended: {:?}", cluster.exits());
     cluster.terminate_all();
     cluster.expect_exit(0, DEADLINE);
-    let rows = case.kafka.drain(&case.output);
-    checker::assert_exactly(&rows, events.iter().map(|event| event.id));
-    checker::assert_key_order(&rows, &events);
+    case.assert_copied_once(&events);
     watch.assert_only_rises();
 }
 

@@ -1,7 +1,7 @@
 //! Exactly once against a process that stops at the worst moments, is overtaken, and goes on: issue 4, points 2 and 10.
 
 use tidegate_harness::workload::messages;
-use tidegate_harness::{Launch, OffsetWatch, Oracle, WindowKind, Workload, checker, wait};
+use tidegate_harness::{Cluster, Launch, OffsetWatch, Workload, wait};
 
 use crate::case::{Case, DEADLINE, long, text_of, tidegate, window_steps};
 
@@ -33,45 +33,38 @@ fn overtaken_at(name: &str, place: &str, nth: u64, shapes: &[Overtaking]) {
             case.kafka.produce(&case.input, &messages(part));
         }
         case.wait_caught_up();
-        let before = case.kafka.drain(&case.output);
-        wait::until("the overtaken processes have ended", DEADLINE, || {
-            // One that was frozen from outside may come to the place only now.
-            stale.thaw_all();
-            stale.exits().iter().all(Option::is_some).then_some(())
-        });
-        for n in 0..stale.len() {
-            assert_eq!(stale.wait_exit(n, DEADLINE), 75, "the overtaken process {n} must leave");
-            let said = stale.stderr(n);
-            let codes = ["PRODUCER_FENCED", "LEASE_LOST", "PEER_LOST", "STOOD_STILL"];
-            assert!(
-                codes.iter().any(|code| said.contains(code)),
-                "the code of the fence that it met: {said}"
-            );
-        }
-        assert_eq!(case.kafka.drain(&case.output), before, "the overtaken cluster published something");
+        thaw_overtaken(&case, &mut stale, &["PRODUCER_FENCED", "LEASE_LOST", "PEER_LOST", "STOOD_STILL"]);
         fresh.terminate_all();
         fresh.expect_exit_in(&[0, 75], DEADLINE);
         let verified = tidegate(&["recovery", "verify", &case.store().display().to_string()]);
         assert_eq!(verified.status.code(), Some(0), "{}", text_of(&verified));
 
         launch.until_end().run_to_exit(0, DEADLINE);
-        let oracle =
-            Oracle { kind: WindowKind::Tumbling { size: 10_000 }, out_of_order_ms: 2_000, lateness_ms: 0 };
-        let rows = case.kafka.drain(&case.output);
-        assert_eq!(checker::assert_windows(&rows, &oracle.paid(&events).windows), 0, "I2 no duplicates");
+        case.assert_windows_once(&events);
         case.wait_caught_up();
         watch.assert_only_rises();
     }
 }
 
+/// Thaws a cluster that was overtaken: it publishes nothing, and each process leaves with 75 and the code of the fence that it met.
+#[track_caller]
+pub(crate) fn thaw_overtaken(case: &Case, stale: &mut Cluster, codes: &[&str]) {
+    let before = case.kafka.drain(&case.output);
+    wait::until("the overtaken processes have ended", DEADLINE, || {
+        // One that was frozen from outside may come to the place only now.
+        stale.thaw_all();
+        stale.exits().iter().all(Option::is_some).then_some(())
+    });
+    for n in 0..stale.len() {
+        assert_eq!(stale.wait_exit(n, DEADLINE), 75, "the overtaken process {n} must leave");
+        let said = stale.stderr(n);
+        assert!(codes.iter().any(|code| said.contains(code)), "the code of the fence that it met: {said}");
+    }
+    assert_eq!(case.kafka.drain(&case.output), before, "the overtaken cluster published something");
+}
+
 /// A cluster of which at least one process stopped itself at the place, and the others at the same moment.
-pub(crate) fn frozen_at(
-    case: &Case,
-    launch: &Launch,
-    place: &str,
-    nth: u64,
-    feed: impl FnOnce(),
-) -> tidegate_harness::Cluster {
+pub(crate) fn frozen_at(case: &Case, launch: &Launch, place: &str, nth: u64, feed: impl FnOnce()) -> Cluster {
     let at = format!("freeze {place} {nth}");
     let mut cluster = launch.clone().test_steps().env("TIDEGATE_TEST_AT", &at).start();
     feed();

@@ -2,11 +2,11 @@
 //! and 10. There is no lease: only the identity of the producers keeps an old owner away.
 
 use tidegate_harness::workload::messages;
-use tidegate_harness::{OffsetWatch, Workload, checker, wait};
+use tidegate_harness::{OffsetWatch, Workload, checker};
 
 use crate::case::{Case, DEADLINE, FlowText, long, numbered};
 use crate::exactly_once_direct::copy_once;
-use crate::zombies::{ONE_TO_THREE, Overtaking, TWO_TO_ONE, frozen_at};
+use crate::zombies::{ONE_TO_THREE, Overtaking, TWO_TO_ONE, frozen_at, thaw_overtaken};
 
 /// A cluster is frozen at `place`, another of another shape takes over and finishes, and the first is thawed: what is expected
 /// comes out once and in order, the offsets only rise, the old one leaves with 75, and the new one is not disturbed.
@@ -35,22 +35,7 @@ fn overtaken_at(
             case.kafka.produce(&case.input, &messages(part));
         }
         case.wait_caught_up();
-        let before = case.kafka.drain(&case.output);
-        wait::until("the overtaken processes have ended", DEADLINE, || {
-            // One that was frozen from outside may come to the place only now.
-            stale.thaw_all();
-            stale.exits().iter().all(Option::is_some).then_some(())
-        });
-        for n in 0..stale.len() {
-            assert_eq!(stale.wait_exit(n, DEADLINE), 75, "the overtaken process {n} must leave");
-            let said = stale.stderr(n);
-            let codes = ["PRODUCER_FENCED", "PEER_LOST", "STOOD_STILL"];
-            assert!(
-                codes.iter().any(|code| said.contains(code)),
-                "the code of the fence that it met: {said}"
-            );
-        }
-        assert_eq!(case.kafka.drain(&case.output), before, "the overtaken cluster published something");
+        thaw_overtaken(&case, &mut stale, &["PRODUCER_FENCED", "PEER_LOST", "STOOD_STILL"]);
         case.kafka.produce(&case.input, &messages(parts.next().unwrap_or_default()));
         if place != BEFORE_INITIALISING {
             case.wait_caught_up();

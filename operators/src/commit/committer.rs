@@ -9,7 +9,7 @@ use crate::batch::{FrontierStream, Parcel};
 use crate::commit::CommitEpochs;
 use crate::commit::writer::PartStream;
 use crate::context::WorkerContext;
-use crate::frontier::FrontierHands;
+use crate::frontier::{FrontierHands, oldest_open};
 use crate::time::Time;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -140,10 +140,10 @@ pub fn commit_epochs<'s>(
             let Some(held) = &mut capability else { return };
             let of_parts = FrontierHands::of_input(&frontiers[0], first).epoch;
             let of_acknowledgements = FrontierHands::of_input(&frontiers[1], first).epoch;
-            let open = match (of_parts, of_acknowledgements) {
-                (open, _) if context.sabotage().ignore_acknowledgements => open,
-                (Some(one), Some(two)) => Some(one.min(two)),
-                (one, two) => one.or(two),
+            let open = if context.sabotage().ignore_acknowledgements {
+                of_parts
+            } else {
+                oldest_open(of_parts, of_acknowledgements)
             };
             let last = context.ending().last();
             committer.frontier(open, last);
@@ -156,19 +156,12 @@ pub fn commit_epochs<'s>(
                 }
             };
             if let Some(io) = &io {
-                match io.published() {
-                    Ok(published) => {
-                        for published in published {
-                            if let CommitAction::Announce(epoch, record) =
-                                committer.published(published.epoch, published.record)
-                            {
-                                announce(held, epoch, record);
-                            }
-                        }
-                    }
-                    Err(fault) => {
-                        context.fail(fault);
-                        return;
+                let Some(published) = context.or_fail(io.published()) else { return };
+                for published in published {
+                    if let CommitAction::Announce(epoch, record) =
+                        committer.published(published.epoch, published.record)
+                    {
+                        announce(held, epoch, record);
                     }
                 }
             }

@@ -11,7 +11,7 @@ use crate::commit::receiver::settle;
 use crate::commit::writer::PartStream;
 use crate::commit::{CommitEpochs, DirectIo, DirectNews};
 use crate::context::WorkerContext;
-use crate::frontier::FrontierHands;
+use crate::frontier::{FrontierHands, oldest_open};
 use crate::source::CommitOutcome;
 use crate::time::Time;
 use std::sync::Arc;
@@ -57,23 +57,13 @@ pub fn publish_directly<'s>(
             let Some(held) = &mut capability else { return };
             let of_sources = FrontierHands::of_input(&frontiers[0], first).epoch;
             let of_sinks = FrontierHands::of_input(&frontiers[1], first).epoch;
-            let frontier = match (of_sources, of_sinks) {
-                (Some(one), Some(two)) => Some(one.min(two)),
-                (one, two) => one.or(two),
-            };
+            let frontier = oldest_open(of_sources, of_sinks);
             let last = context.ending().last();
             while let Some(epoch) = closed.pass(frontier, last) {
                 io.submit(epoch, context.outbox().take_by_partition(epoch));
             }
             if leads {
-                let news = match io.news() {
-                    Ok(news) => news,
-                    Err(fault) => {
-                        // The capability stays: the epoch is never published.
-                        context.fail(fault);
-                        return;
-                    }
-                };
+                let Some(news) = context.or_fail(io.news()) else { return };
                 for news in news {
                     match news {
                         DirectNews::Committed(partition, next) => {

@@ -72,7 +72,7 @@ fn announce_published<'s>(
     let context = context.clone();
     let first = context.schedule().first;
     let peers = context.peers() as u32;
-    let hold = leads.then(|| context.hold(&StepId::new("publication")));
+    let hold = context.hold(&StepId::new("publication"));
     builder.build(move |mut capabilities| {
         let mut capability = capabilities.pop().filter(|_| leads);
         drop(capabilities);
@@ -82,10 +82,9 @@ fn announce_published<'s>(
             let started = Instant::now();
             input.for_each(|_, announcements| {
                 for durable in announcements.drain(..) {
-                    if let Some(hold) = &hold {
+                    if leads {
                         io.durable(durable.epoch);
                         pending.push_back(durable.epoch);
-                        hold.set(pending[0], "the end of its transaction");
                     }
                 }
             });
@@ -97,14 +96,7 @@ fn announce_published<'s>(
             }
             // Before the news is taken: what is settled afterwards has news that is still to be taken.
             let is_over = is_last && io.is_settled();
-            let news = match io.news() {
-                Ok(news) => news,
-                Err(fault) => {
-                    // The capability stays: the epoch is never published.
-                    context.fail(fault);
-                    return;
-                }
-            };
+            let Some(news) = context.or_fail(io.news()) else { return };
             for news in news {
                 match news {
                     PublicationNews::Published(slot, epoch) => {
@@ -115,11 +107,6 @@ fn announce_published<'s>(
                         held.downgrade(&at.time().clone());
                         while pending.front().is_some_and(|oldest| *oldest <= epoch) {
                             pending.pop_front();
-                        }
-                        match (pending.front(), &hold) {
-                            (Some(oldest), Some(hold)) => hold.set(*oldest, "the end of its transaction"),
-                            (None, Some(hold)) => hold.clear(),
-                            (_, None) => {}
                         }
                     }
                     PublicationNews::Committed(offsets) => {
@@ -132,6 +119,10 @@ fn announce_published<'s>(
                         settle(&context, &outcome, context.clock().now());
                     }
                 }
+            }
+            match pending.front() {
+                Some(oldest) => hold.set(*oldest, "the end of its transaction"),
+                None => hold.clear(),
             }
             if is_over {
                 capability = None;

@@ -8,7 +8,7 @@ use crate::batch::{FrontierStream, Parcel};
 use crate::build::{RowStream, SnapshotRows};
 use crate::commit::CommitEpochs;
 use crate::context::WorkerContext;
-use crate::frontier::FrontierHands;
+use crate::frontier::{FrontierHands, oldest_open};
 use crate::time::Time;
 use std::collections::BTreeMap;
 use tidegate_recovery::{Epoch, EventTime, Part, RowBuffer};
@@ -78,10 +78,7 @@ pub fn write_snapshots<'s>(
             let of_rows = FrontierHands::of_input(&frontiers[0], first).epoch;
             // Other sinks need not be waited for here: the committer does.
             let of_sinks = process.output.as_ref().and(FrontierHands::of_input(&frontiers[1], first).epoch);
-            let frontier = match (of_rows, of_sinks) {
-                (Some(one), Some(two)) => Some(one.min(two)),
-                (one, two) => one.or(two),
-            };
+            let frontier = oldest_open(of_rows, of_sinks);
             let last = context.ending().last();
             while let Some(epoch) = epochs.pass(frontier, last) {
                 let rows = open.0.remove(&epoch).unwrap_or_default();
@@ -93,22 +90,14 @@ pub fn write_snapshots<'s>(
             if let Some(io) = &io
                 && leads
             {
-                match io.written() {
-                    Ok(written) => {
-                        for written in written {
-                            debug_assert_eq!(written.epoch, sent.open(), "parts come in order");
-                            if let Some(part) = written.part {
-                                let at = held.delayed(&Time::new(written.epoch, EventTime::MAX));
-                                output.activate().session(&at).give(part);
-                            }
-                            sent.pass(Some(Epoch(written.epoch.0 + 1)), None);
-                        }
+                let Some(written) = context.or_fail(io.written()) else { return };
+                for written in written {
+                    debug_assert_eq!(written.epoch, sent.open(), "parts come in order");
+                    if let Some(part) = written.part {
+                        let at = held.delayed(&Time::new(written.epoch, EventTime::MAX));
+                        output.activate().session(&at).give(part);
                     }
-                    Err(fault) => {
-                        // The capability stays: the epoch never becomes durable.
-                        context.fail(fault);
-                        return;
-                    }
+                    sent.pass(Some(Epoch(written.epoch.0 + 1)), None);
                 }
             }
             let waits_for_io = io.is_some() && leads;

@@ -42,6 +42,7 @@ pub use hanging::HangingWatch;
 pub use outputs::{
     OutputFound, OutputTopic, check_control_topic, check_outputs, check_same_cluster, fit_to_topics,
 };
+pub(crate) use produce::timestamp_to_write;
 pub use produce::{KafkaProducer, KafkaWriter};
 pub use start::{
     AutoOffsetReset, From, LogBounds, Lookup, PartitionFacts, Stale, StartDecision, StartPolicy, TopicFacts,

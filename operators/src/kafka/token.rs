@@ -9,6 +9,7 @@
 //!
 //! A token is a secret, and so is whatever a command prints: neither is ever shown, not even in an error.
 
+use crate::clock::wall_ms;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 /// Where tokens come from.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -79,7 +80,7 @@ impl TokenSource {
             TokenSource::Command(words) => {
                 // Held while the command runs: another client waits for this token instead of asking for its own.
                 let mut newest = NEWEST.lock().unwrap_or_else(PoisonError::into_inner);
-                let begin = now_ms();
+                let begin = wall_ms();
                 match newest.get(self) {
                     Some((token, half)) if begin < *half => Ok(token.clone()),
                     _ => {
@@ -97,7 +98,7 @@ impl TokenSource {
 fn read(file: &Path) -> Result<Token, String> {
     let text = std::fs::read(file)
         .map_err(|error| format!("the token file {} cannot be read: {error}", file.display()))?;
-    parse(&text, now_ms()).map_err(|what| format!("the token file {} {what}", file.display()))
+    parse(&text, wall_ms()).map_err(|what| format!("the token file {} {what}", file.display()))
 }
 
 fn run(words: &[String]) -> Result<Token, String> {
@@ -141,7 +142,7 @@ fn run(words: &[String]) -> Result<Token, String> {
     }
     match printed.recv_deadline(end) {
         Ok(Ok(text)) => {
-            parse(&text, now_ms()).map_err(|what| format!("the token command `{program}` {what}"))
+            parse(&text, wall_ms()).map_err(|what| format!("the token command `{program}` {what}"))
         }
         Ok(Err(error)) => Err(format!("the output of the token command `{program}` cannot be read: {error}")),
         Err(_) => {
@@ -182,11 +183,6 @@ fn parse(text: &[u8], now_ms: i64) -> Result<Token, String> {
         subject: claims.sub.unwrap_or_else(|| "tidegate".to_owned()),
         expires_ms,
     })
-}
-
-fn now_ms() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -240,7 +236,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let count = directory.path().join("count");
         let command = |lives_ms: i64| {
-            let seconds = (now_ms() + lives_ms) as f64 / 1000.0;
+            let seconds = (wall_ms() + lives_ms) as f64 / 1000.0;
             let token = token(&format!(r#"{{"exp":{seconds}}}"#));
             let script = format!("echo run >> {}; echo {token}", count.display());
             TokenSource::Command(vec!["sh".into(), "-c".into(), script])
@@ -252,7 +248,7 @@ mod tests {
         // Half of its life is over when it is handed out: the next who asks gets another.
         let source = command(3_600_000);
         let taken = source.token().unwrap();
-        NEWEST.lock().unwrap().insert(source.clone(), (taken, now_ms() - 1));
+        NEWEST.lock().unwrap().insert(source.clone(), (taken, wall_ms() - 1));
         assert!(source.token().is_ok());
         assert_eq!(runs(), 3);
     }

@@ -20,9 +20,10 @@ use super::config::ProducerConfig;
 use super::produce::{message_error, new_client, no_topic, size_of, timestamp_to_write};
 use super::raw::{Client, Code, Message, Outgoing, PartitionList, Queue, Topic, TransactionError};
 use super::reaper::{self, Open};
+use crate::clock::wall_ms;
 use crate::fault::Fault;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 use tidegate_recovery::{ErrorClass, NextOffset, TopicPartition};
 
 /// Why a call of a [`TransactionalProducer`] was not done. The instance must be dropped.
@@ -308,7 +309,7 @@ impl TransactionalProducer {
                 TransactionTrouble::Fenced(text)
             };
         }
-        if let Some(blamed) = to_blame(&self.refused, now_ms()) {
+        if let Some(blamed) = to_blame(&self.refused, wall_ms()) {
             return TransactionTrouble::Refused {
                 row: blamed.row,
                 what: format!("{:?}: {}", blamed.code, blamed.what),
@@ -385,10 +386,6 @@ fn to_blame(refused: &[RefusedRow], now_ms: i64) -> Option<&RefusedRow> {
         },
         _ => Some(first),
     }
-}
-
-fn now_ms() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
 #[cfg(test)]

@@ -10,13 +10,14 @@
 //! What waits in the buffers counts against `in_flight_bytes`: sources stop polling, and since epochs close by the
 //! clock the buffers are written and go.
 
+use crate::clock::wall_ms;
 use crate::element::{Element, PartitionId, Record};
 use crate::fault::Fault;
+use crate::kafka::timestamp_to_write;
 use crate::sink::{Refusal, Refused, SinkWriter, Ticket};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tidegate_recovery::outbox::{DestinationNumber, OutputRow};
 use tidegate_recovery::{Epoch, EpochSchedule, ErrorClass, OutputBuffer, StepId};
 use timely::scheduling::SyncActivator;
@@ -143,19 +144,15 @@ impl OutboxWriter {
 
     fn refusal(&self, element: &Element<Record>, now_ms: i64) -> Option<String> {
         let topic = &self.topic;
-        if let Some(timestamp) = element.meta.timestamp {
-            if timestamp <= 0 {
-                return Some(format!(
-                    "topic `{topic}`: the timestamp {timestamp} cannot be written: the client would replace it; set another one"
-                ));
-            }
-            if let Some(ahead) = self.limits.ahead_max_ms
-                && timestamp.saturating_sub(now_ms) > ahead
-            {
-                return Some(format!(
-                    "topic `{topic}`: the timestamp {timestamp} is more than {ahead} ms ahead of the clock, and the topic takes none such (message.timestamp.after.max.ms)"
-                ));
-            }
+        if let Err(reason) = timestamp_to_write(element.meta.timestamp) {
+            return Some(format!("topic `{topic}`: {reason}"));
+        }
+        if let (Some(timestamp), Some(ahead)) = (element.meta.timestamp, self.limits.ahead_max_ms)
+            && timestamp.saturating_sub(now_ms) > ahead
+        {
+            return Some(format!(
+                "topic `{topic}`: the timestamp {timestamp} is more than {ahead} ms ahead of the clock, and the topic takes none such (message.timestamp.after.max.ms)"
+            ));
         }
         let limit = self.limits.record_bytes_max?;
         // Only what is large is measured exactly.
@@ -219,7 +216,7 @@ impl SinkWriter for OutboxWriter {
         let Some((_, epoch, first)) = self.batch.filter(|(open, ..)| *open == ticket) else {
             return Err(Fault::new(ErrorClass::Internal, "a batch came to an outbox without its epoch"));
         };
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
+        let now_ms = wall_ms();
         let refused = elements.iter().enumerate().filter_map(|(at, element)| {
             let refuse = |reason| Refused { ticket, index: first + at, reason, refusal: Refusal::Record };
             self.refusal(element, now_ms).map(refuse)

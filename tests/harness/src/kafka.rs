@@ -264,6 +264,14 @@ impl Kafka {
         });
     }
 
+    /// Waits until a transaction is open in the topic.
+    #[track_caller]
+    pub fn wait_something_open(&self, topic: &str, deadline: Duration) {
+        wait::until(&format!("a transaction is open in {topic}"), deadline, || {
+            (self.log_bounds(topic) != self.stable_bounds(topic)).then_some(())
+        });
+    }
+
     fn offsets_by(&self, group: &str, topic: &str, isolation: &str) -> BTreeMap<i32, i64> {
         let partitions = self.partitions(topic);
         self.ask(&format!("offsets of group {group}"), group, isolation, |reader| {

@@ -222,10 +222,15 @@ impl Shared {
     }
 }
 
+/// Both sides hear that the connection is over.
+fn cut(one: &TcpStream, other: &TcpStream) -> io::Result<()> {
+    let _already_closed = one.shutdown(Shutdown::Both);
+    other.shutdown(Shutdown::Both)
+}
+
 fn close_all(state: &mut State) {
     for (client, server) in state.connections.drain(..) {
-        let _already_closed = client.shutdown(Shutdown::Both);
-        let _already_closed = server.shutdown(Shutdown::Both);
+        let _already_closed = cut(&client, &server);
     }
 }
 
@@ -317,8 +322,7 @@ fn pump_requests(
             Fate::Passes => forward(shared, &frame, to)?,
             Fate::IsSwallowed => {}
             Fate::IsCut => {
-                let _already_closed = from.shutdown(Shutdown::Both);
-                return to.shutdown(Shutdown::Both);
+                return cut(from, to);
             }
         }
     }
@@ -368,8 +372,7 @@ fn pump_answers(
         if !is_lost {
             forward(shared, &frame, to)?;
         } else if shared.state().loss.as_ref().is_some_and(|losing| losing.loss.is_cut) {
-            let _already_closed = from.shutdown(Shutdown::Both);
-            return to.shutdown(Shutdown::Both);
+            return cut(from, to);
         }
     }
 }

@@ -390,7 +390,7 @@ pub(super) fn size_of(key: Option<&[u8]>, value: Option<&[u8]>) -> usize {
 }
 
 /// The timestamp as the library takes it (0 means now), or why this one cannot be written.
-pub(super) fn timestamp_to_write(timestamp: Option<i64>) -> Result<i64, String> {
+pub(crate) fn timestamp_to_write(timestamp: Option<i64>) -> Result<i64, String> {
     match timestamp {
         None => Ok(0),
         Some(timestamp) if timestamp > 0 => Ok(timestamp),

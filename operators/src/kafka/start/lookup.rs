@@ -11,8 +11,8 @@
 
 use super::super::config::{ConsumerConfig, IsolationLevel};
 use super::super::raw::{
-    Client, Code, GroupMember, Isolation, Kind, OffsetSpec, PartitionList, PartitionOffset, Queue, Reply,
-    TopicDescription, TroubleKind,
+    Client, Code, GroupMember, Isolation, Kind, OffsetSpec, PartitionList, Queue, Reply, TopicDescription,
+    TroubleKind,
 };
 use super::super::reaper;
 use crate::fault::Fault;
@@ -165,12 +165,9 @@ impl Lookup {
             let timeout = ATTEMPT.min(pauses.left());
             let replies = self.replies.as_mut().expect("the queue is there until the look-up is dropped");
             let asked = replies.ask_topics(topics.iter().map(String::as_str), timeout, tag);
-            let answer = asked.and_then(|()| {
-                let answer = wait_for(replies, timeout, |reply| match reply {
-                    Reply::Topics { tag: of, result } if of == tag => Some(result),
-                    _ => None,
-                });
-                answer.unwrap_or_else(|| Err("no answer".to_owned()))
+            let answer = answer_to(asked, replies, timeout, |reply| match reply {
+                Reply::Topics { tag: of, result } if of == tag => Some(result),
+                _ => None,
             });
             let error = match answer {
                 Err(error) => error,
@@ -379,14 +376,11 @@ impl Lookup {
                 let names: Vec<String> = open.iter().map(ToString::to_string).collect();
                 format!("the offsets of {}", names.join(", "))
             };
-            let answer: Result<Vec<PartitionOffset>, String> =
-                replies.ask_offsets(open.iter().copied(), spec, isolation, timeout, tag).and_then(|()| {
-                    let answer = wait_for(replies, timeout, |reply| match reply {
-                        Reply::Offsets { tag: of, result } if of == tag => Some(result),
-                        _ => None,
-                    });
-                    answer.unwrap_or_else(|| Err("no answer".to_owned()))
-                });
+            let asked = replies.ask_offsets(open.iter().copied(), spec, isolation, timeout, tag);
+            let answer = answer_to(asked, replies, timeout, |reply| match reply {
+                Reply::Offsets { tag: of, result } if of == tag => Some(result),
+                _ => None,
+            });
             let error = match answer {
                 Err(error) => error,
                 Ok(offsets) => {
@@ -461,6 +455,17 @@ impl Drop for Lookup {
 }
 
 /// Waits for the answer that `pick` takes; `None` when there is none.
+/// What came of a question, if it could be asked.
+fn answer_to<T>(
+    asked: Result<(), String>,
+    replies: &mut Queue,
+    timeout: Duration,
+    pick: impl Fn(Reply) -> Option<Result<T, String>>,
+) -> Result<T, String> {
+    asked?;
+    wait_for(replies, timeout, pick).unwrap_or_else(|| Err("no answer".to_owned()))
+}
+
 fn wait_for<T>(replies: &mut Queue, timeout: Duration, pick: impl Fn(Reply) -> Option<T>) -> Option<T> {
     // The library answers every question itself when its time is over; the second is for its thread.
     let end = Instant::now() + timeout + Duration::from_secs(1);
