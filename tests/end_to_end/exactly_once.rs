@@ -27,20 +27,23 @@ fn a_bounded_run_publishes_each_window_once_and_commits_the_end() {
     }
 }
 
+/// Kills over these shapes; each window is published once.
+pub(crate) fn killed_at_random(broker: &Broker, name: &str, shapes: &[(usize, usize)], kills: usize) {
+    let repeats = kill_at_random_under(broker, FlowText::exactly_once, name, shapes, kills);
+    assert_eq!(repeats, 0, "I2 no duplicates");
+}
+
 // E12 E33 E35 F4 P13 A34 I1 I2 I4
 #[test]
 fn two_processes_killed_at_random_publish_each_window_once() {
-    let repeats = kill_at_random_under(FlowText::exactly_once, "exactly-once-2x2", &[(2, 2)], many_kills());
-    assert_eq!(repeats, 0, "I2 no duplicates");
+    killed_at_random(Broker::shared(), "exactly-once-2x2", &[(2, 2)], many_kills());
 }
 
 // E34 S10 fault E6
 #[test]
 fn a_cluster_killed_at_random_and_reshaped_publishes_each_window_once() {
     let shapes = [(2, 1), (1, 2), (3, 1)];
-    let repeats =
-        kill_at_random_under(FlowText::exactly_once, "exactly-once-reshape", &shapes, kills().min(10));
-    assert_eq!(repeats, 0, "I2 no duplicates");
+    killed_at_random(Broker::shared(), "exactly-once-reshape", &shapes, kills().min(10));
 }
 
 // Two brokers are two clusters: no transaction spans them.

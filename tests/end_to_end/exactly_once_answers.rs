@@ -6,7 +6,7 @@ use tidegate_harness::{Broker, Loss, OffsetWatch, Proxy, Workload};
 
 use crate::case::{Case, DEADLINE, FlowText};
 
-/// How often an answer is lost under a test.
+/// How often an answer is lost under a test. Each kind of loss comes once in four.
 const ROUNDS: u64 = 10;
 
 /// A copy under exactly-once whose client and process wait no longer for an answer than a test can.
@@ -18,14 +18,16 @@ fn impatient(case: &Case, proxy: &Proxy) -> FlowText {
         .producer_at(&proxy.address())
 }
 
-/// Loses the ends of ten transactions, in turn with the client's repeats of the request (then the process never learns what
+/// Loses the ends of this many transactions, in turn with the client's repeats of the request (then the process never learns what
 /// happened) and without, on connections that are cut and that are not. The first instance of a producer that is replaced
 /// writes a token, so each round begins with output that nothing happens to.
-fn lose_the_ends_of_ten_transactions(is_done: bool) {
-    let Some(proxy) = Broker::shared().proxy() else { return };
-    let case = Case::new("lost-answers", 2);
+pub(crate) fn lose_the_ends_of_transactions(broker: &Broker, rounds: u64, is_done: bool) {
+    let Some(proxy) = broker.proxy() else { return };
+    let case = Case::on(broker.kafka(), "lost-answers", 2);
     case.make_control_topic();
-    let workload = Workload { partitions: 2, records: 2_200, ..Workload::default() };
+    // A part before the rounds, two in each, and one behind them.
+    let count = 2 + 2 * rounds as usize;
+    let workload = Workload { partitions: 2, records: 100 * count, ..Workload::default() };
     let events = workload.events();
     let watch = OffsetWatch::start(&case.kafka, &case.group, &case.input);
     let mut cluster = case.launch(&impatient(&case, &proxy)).recovery(&case.store()).start();
@@ -35,7 +37,7 @@ fn lose_the_ends_of_ten_transactions(is_done: bool) {
     case.kafka.produce(&case.input, &next_part());
     case.wait_caught_up();
     let producers_before = proxy.requests(api::INIT_PRODUCER_ID);
-    for round in 0..ROUNDS {
+    for round in 0..rounds {
         let (with_repeats, is_cut) = (round % 2 == 0, round % 4 < 2);
         proxy.lose(Loss { api_key: api::END_TRANSACTION, is_done, with_repeats, is_cut });
         case.kafka.produce(&case.input, &next_part());
@@ -44,10 +46,10 @@ fn lose_the_ends_of_ten_transactions(is_done: bool) {
         case.kafka.produce(&case.input, &next_part());
         case.wait_caught_up();
     }
-    assert_eq!(proxy.lost(), ROUNDS, "ends of transactions that were lost");
+    assert_eq!(proxy.lost(), rounds, "ends of transactions that were lost");
     assert!(proxy.lost_repeats() > 0, "the client repeated nothing");
     let producers = proxy.requests(api::INIT_PRODUCER_ID) - producers_before;
-    assert!(producers >= ROUNDS, "a producer that missed an answer began another transaction: {producers}");
+    assert!(producers >= rounds, "a producer that missed an answer began another transaction: {producers}");
     case.kafka.produce(&case.input, &next_part());
     cluster.terminate_all();
     cluster.expect_exit(0, DEADLINE);
@@ -60,13 +62,13 @@ fn lose_the_ends_of_ten_transactions(is_done: bool) {
 // E12 P37 P38 fault E4 fault E11 I1 I2 I4
 #[test]
 fn an_end_of_a_transaction_that_happened_and_was_never_confirmed_repeats_nothing() {
-    lose_the_ends_of_ten_transactions(true);
+    lose_the_ends_of_transactions(Broker::shared(), ROUNDS, true);
 }
 
 // E12 P38 fault E11 I1 I2 I4
 #[test]
 fn an_end_of_a_transaction_that_never_reached_the_broker_loses_nothing() {
-    lose_the_ends_of_ten_transactions(false);
+    lose_the_ends_of_transactions(Broker::shared(), ROUNDS, false);
 }
 
 // P38 fault E11: the transaction of a token is one like any other.

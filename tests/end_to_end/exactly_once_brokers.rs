@@ -44,10 +44,8 @@ fn wait_recovered(case: &Case, cluster: &mut Cluster) {
     assert!(cluster.exits().iter().all(Option::is_none), "a process ended: {:?}", cluster.exits());
 }
 
-// E41 fault E12 K2 K3 I1 I2 I4 I8
-#[test]
-fn a_broker_frozen_bounced_and_killed_with_a_transaction_open_is_waited_for_and_nothing_stays_open() {
-    let broker = Broker::start(&[]);
+/// A broker is frozen, bounced and killed, each time with a transaction open.
+pub(crate) fn disturb_with_transactions_open(broker: &Broker) {
     let proxies: Vec<Proxy> = broker.proxy().into_iter().collect();
     let case = Case::on(broker.kafka(), "broken-broker", 2);
     let workload = Workload { partitions: 2, records: 2_000, ..Workload::default() };
@@ -82,6 +80,12 @@ fn a_broker_frozen_bounced_and_killed_with_a_transaction_open_is_waited_for_and_
     cluster.expect_exit(0, DEADLINE);
     case.assert_copied_once(&events);
     watch.assert_only_rises();
+}
+
+// E41 fault E12 K2 K3 I1 I2 I4 I8
+#[test]
+fn a_broker_frozen_bounced_and_killed_with_a_transaction_open_is_waited_for_and_nothing_stays_open() {
+    disturb_with_transactions_open(&Broker::start(&[]));
 }
 
 // E41 fault E12 K4 K5 I1 I2 I4 I8

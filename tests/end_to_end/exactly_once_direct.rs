@@ -56,10 +56,10 @@ fn assert_nothing_is_ahead_of_the_offsets(case: &Case, events: &[Event]) {
 }
 
 /// Kills at random moments, over these shapes; each record comes out once.
-fn killed_at_random(name: &str, shapes: &[(usize, usize)]) {
+pub(crate) fn killed_at_random(broker: &Broker, name: &str, shapes: &[(usize, usize)]) {
     let seed = seed(name);
     let mut random = SmallRng::seed_from_u64(seed);
-    let case = Case::new(name, 4);
+    let case = Case::on(broker.kafka(), name, 4);
     let rounds = kills() * shapes.len();
     let workload = Workload { seed, records: 1_000 * rounds, ..Workload::default() };
     let events = workload.events();
@@ -81,13 +81,13 @@ fn killed_at_random(name: &str, shapes: &[(usize, usize)]) {
 // E12 E13 E33 F4 I1 I2 I4 fault E1 E2
 #[test]
 fn two_processes_killed_at_random_copy_each_record_once() {
-    killed_at_random("direct-kill", &[(2, 2)]);
+    killed_at_random(Broker::shared(), "direct-kill", &[(2, 2)]);
 }
 
 // E33 S10
 #[test]
 fn a_cluster_killed_at_random_and_reshaped_copies_each_record_once() {
-    killed_at_random("direct-reshape", &[(2, 1), (1, 2), (3, 1)]);
+    killed_at_random(Broker::shared(), "direct-reshape", &[(2, 1), (1, 2), (3, 1)]);
 }
 
 // F11

@@ -1,6 +1,6 @@
 //! Transactions that the brokers end by themselves or do not allow at all.
 
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use tidegate_harness::proxy::api;
@@ -10,12 +10,13 @@ use tidegate_harness::{Broker, OffsetWatch, Workload, checker};
 use crate::case::{Case, DEADLINE, numbered};
 
 /// Where transactions are ended soon after their time is over.
-const ENDS_SOON: (&str, &str) = ("transaction.abort.timed.out.transaction.cleanup.interval.ms", "200");
+pub(crate) const ENDS_SOON: (&str, &str) =
+    ("transaction.abort.timed.out.transaction.cleanup.interval.ms", "200");
+
+static BROKER: LazyLock<Broker> = LazyLock::new(|| Broker::start(&[ENDS_SOON]));
 
 /// Freezes a cluster of one process or more with a transaction open until the broker has ended that; thaws it.
-fn freeze_until_expired(processes: usize) {
-    static BROKER: OnceLock<Broker> = OnceLock::new();
-    let broker = BROKER.get_or_init(|| Broker::start(&[ENDS_SOON]));
+pub(crate) fn freeze_until_expired(broker: &Broker, processes: usize) {
     let Some(proxy) = broker.proxy() else { return };
     let case = Case::on(broker.kafka(), "expired", 2);
     case.make_control_topic();
@@ -51,13 +52,13 @@ fn freeze_until_expired(processes: usize) {
 // fault E10 I1 I2 I4 I8
 #[test]
 fn a_frozen_process_whose_transaction_has_expired_goes_on_when_it_is_thawed() {
-    freeze_until_expired(1);
+    freeze_until_expired(&BROKER, 1);
 }
 
 // fault E10 I1 I2 I4 I8
 #[test]
 fn two_frozen_processes_whose_transactions_have_expired_go_on_when_they_are_thawed() {
-    freeze_until_expired(2);
+    freeze_until_expired(&BROKER, 2);
 }
 
 // fault E15

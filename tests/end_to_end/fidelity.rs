@@ -17,17 +17,16 @@ fn contents(case: &Case, topic: &str) -> Vec<Content> {
 }
 
 /// A case whose topics have one partition each, so that the whole order can be compared.
-fn one_partition(name: &str, settings: &[(&str, &str)]) -> Case {
-    let case = Case::without_topics(Broker::shared().kafka(), name);
+fn one_partition(broker: &Broker, name: &str, settings: &[(&str, &str)]) -> Case {
+    let case = Case::without_topics(broker.kafka(), name);
     case.kafka.create_topic_with(&case.input, 1, settings);
     case.kafka.create_topic(&case.output, 1);
     case
 }
 
-// A2 K15
-#[test]
-fn absent_empty_and_arbitrary_bytes_and_headers_that_repeat_or_have_no_value_come_out_as_they_came_in() {
-    let case = one_partition("fidelity", &[]);
+/// Copies records with everything in them that a record can have.
+pub(crate) fn copy_odd_records(broker: &Broker) {
+    let case = one_partition(broker, "fidelity", &[]);
     let all_bytes: Vec<u8> = (0..=255).collect();
     let odd = |at: i64, key: Option<&[u8]>, value: Option<&[u8]>| Message {
         key: key.map(<[u8]>::to_vec),
@@ -61,10 +60,15 @@ fn absent_empty_and_arbitrary_bytes_and_headers_that_repeat_or_have_no_value_com
     case.wait_caught_up();
 }
 
-// A2: the time at which a broker took a record in is the record's time.
+// A2 K15
 #[test]
-fn a_timestamp_that_the_broker_has_set_goes_on() {
-    let case = one_partition("append-time", &[("message.timestamp.type", "LogAppendTime")]);
+fn absent_empty_and_arbitrary_bytes_and_headers_that_repeat_or_have_no_value_come_out_as_they_came_in() {
+    copy_odd_records(Broker::shared());
+}
+
+/// Copies a record whose time is set by the broker.
+pub(crate) fn copy_append_time(broker: &Broker) {
+    let case = one_partition(broker, "append-time", &[("message.timestamp.type", "LogAppendTime")]);
     case.kafka.produce(&case.input, &[Message::new("k", "v").to(0).at(1_000)]);
     case.launch(&case.copy()).until_end().run_to_exit(0, DEADLINE);
     let came_in = contents(&case, &case.input);
@@ -72,12 +76,18 @@ fn a_timestamp_that_the_broker_has_set_goes_on() {
     assert_eq!(contents(&case, &case.output), came_in);
 }
 
+// A2: the time at which a broker took a record in is the record's time.
+#[test]
+fn a_timestamp_that_the_broker_has_set_goes_on() {
+    copy_append_time(Broker::shared());
+}
+
 // K15
 #[test]
 fn every_compression_is_read_and_written() {
     let broker = Broker::shared();
     for (number, codec) in ["none", "gzip", "snappy", "lz4", "zstd"].into_iter().enumerate() {
-        let case = one_partition(codec, &[]);
+        let case = one_partition(broker, codec, &[]);
         let writer = Writer::compressing(&case.kafka, codec);
         for id in 0..200 {
             let value = format!("{{\"id\":{id},\"text\":{:?}}}", "again and ".repeat(20));
@@ -104,7 +114,7 @@ fn every_compression_is_read_and_written() {
 fn a_record_as_large_as_the_topics_take_passes_among_small_ones() {
     // Below the limit of a topic (1 048 588 bytes) by the frame of a batch; nothing compresses it.
     const LARGE: usize = 1_048_588 - 600;
-    let case = one_partition("large", &[]);
+    let case = one_partition(Broker::shared(), "large", &[]);
     let mut state = 1_u32;
     let noise: Vec<u8> = (0..LARGE)
         .map(|_| {

@@ -1,6 +1,6 @@
 //! A start while somebody else is in the consumer group.
 
-use tidegate_harness::{ConsoleConsumer, Member, checker, wait, witness};
+use tidegate_harness::{Broker, ConsoleConsumer, Member, checker, wait, witness};
 
 use crate::case::{Case, DEADLINE, numbered};
 
@@ -15,10 +15,9 @@ fn refused(case: &Case, client: &str) {
     assert_eq!(case.outputs(), 0, "something was written");
 }
 
-// L42 L46
-#[test]
-fn a_start_beside_a_live_member_of_the_group_is_refused_before_anything_is_written_and_names_it() {
-    let case = Case::new("beside", 1);
+/// A start beside a member is refused; when that has left, a start reads from the beginning.
+pub(crate) fn start_beside_a_member(broker: &Broker) {
+    let case = Case::on(broker.kafka(), "beside", 1);
     case.kafka.produce(&case.input, &numbered(0..20, 1));
     let member = Member::join(&case.kafka, &case.group, &case.input);
     refused(&case, "client `rdkafka`");
@@ -29,6 +28,12 @@ fn a_start_beside_a_live_member_of_the_group_is_refused_before_anything_is_writt
     case.launch(&case.copy()).recovery(&case.store()).until_end().run_to_exit(0, DEADLINE);
     checker::assert_exactly(&case.kafka.drain(&case.output), 0..20);
     assert_eq!(witness::group_members(&case.kafka, &case.group), Vec::<String>::new());
+}
+
+// L42 L46
+#[test]
+fn a_start_beside_a_live_member_of_the_group_is_refused_before_anything_is_written_and_names_it() {
+    start_beside_a_member(Broker::shared());
 }
 
 // L42 L46

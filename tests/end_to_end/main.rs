@@ -32,6 +32,7 @@ mod limits;
 mod log_gaps;
 mod markers;
 mod mistakes;
+mod older_line;
 mod open_transactions;
 mod out_of_range;
 mod ownership;

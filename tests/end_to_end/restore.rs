@@ -5,19 +5,20 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use tidegate_harness::workload::messages;
-use tidegate_harness::{Cluster, Launch, OffsetWatch, Oracle, WindowKind, Workload, checker};
+use tidegate_harness::{Broker, Cluster, Launch, OffsetWatch, Oracle, WindowKind, Workload, checker};
 
 use crate::case::{Case, DEADLINE, FlowText, long, seed, window_steps};
 use crate::feed::Feed;
 
 /// Kills one process or all at a random moment, `kills` times, while the input grows; then runs to the end.
 fn kill_at_random(name: &str, shapes: &[(usize, usize)], kills: usize) {
-    let repeats = kill_at_random_under(|flow| flow, name, shapes, kills);
+    let repeats = kill_at_random_under(Broker::shared(), |flow| flow, name, shapes, kills);
     eprintln!("{name}: {repeats} repeats");
 }
 
 /// The same under settings of the caller's; returns how many windows came out again.
 pub(crate) fn kill_at_random_under(
+    broker: &Broker,
     settings: impl Fn(FlowText) -> FlowText,
     name: &str,
     shapes: &[(usize, usize)],
@@ -25,7 +26,7 @@ pub(crate) fn kill_at_random_under(
 ) -> usize {
     let seed = seed(name);
     let mut random = SmallRng::seed_from_u64(seed);
-    let case = Case::new(name, 4);
+    let case = Case::on(broker.kafka(), name, 4);
     let workload = Workload {
         seed,
         records: 400 * kills * shapes.len(),

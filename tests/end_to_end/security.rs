@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use tidegate_harness::secure::{PLAIN_PASSWORD, PLAIN_USER, SCRAM_PASSWORD, SCRAM_USER};
-use tidegate_harness::{SecureBroker, checker};
+use tidegate_harness::{Line, SecureBroker, checker};
 
 use crate::case::{Case, DEADLINE, FlowText, numbered, text_of, tidegate};
 
@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 pub(crate) fn broker() -> &'static SecureBroker {
     static BROKER: OnceLock<SecureBroker> = OnceLock::new();
-    BROKER.get_or_init(SecureBroker::start)
+    BROKER.get_or_init(|| SecureBroker::start(Line::Newest))
 }
 
 /// How a flow logs in.
@@ -27,12 +27,12 @@ struct Login {
 const SCRAM_512: Login = Login { mechanism: "SCRAM-SHA-512", user: SCRAM_USER, password: SCRAM_PASSWORD };
 
 impl Login {
-    fn security(self, ca_file: &std::path::Path) -> String {
+    fn security(self, broker: &SecureBroker, ca_file: &std::path::Path) -> String {
         format!(
             "security: {{ protocol: sasl_ssl, mechanism: {}, username: {}, password_file: {:?}, ca_file: {ca_file:?} }}",
             self.mechanism,
             self.user,
-            broker().password_file(self.password)
+            broker.password_file(self.password)
         )
     }
 }
@@ -54,22 +54,28 @@ fn last_line(stderr: &str) -> String {
     stderr.lines().last().unwrap_or_default().to_owned()
 }
 
-// K18
-#[test]
-fn a_flow_runs_over_tls_with_each_kind_of_login() {
+/// Runs a flow over TLS with each kind of login by password.
+pub(crate) fn log_in_each_way(broker: &SecureBroker) {
     for login in [
         SCRAM_512,
         Login { mechanism: "SCRAM-SHA-256", ..SCRAM_512 },
         Login { mechanism: "PLAIN", user: PLAIN_USER, password: PLAIN_PASSWORD },
     ] {
-        let case = Case::on(broker().kafka(), "secure", 2);
-        broker().kafka().produce(&case.input, &numbered(0..100, 2));
-        let flow = secured(&case, &broker().address(), &login.security(&broker().ca_file()));
+        let case = Case::on(broker.kafka(), "secure", 2);
+        case.kafka.produce(&case.input, &numbered(0..100, 2));
+        let security = login.security(broker, &broker.ca_file());
+        let flow = secured(&case, &broker.address(), &security);
         let cluster = case.launch(&flow).until_end().run_to_exit(0, DEADLINE);
         case.wait_caught_up();
-        checker::assert_exactly(&broker().kafka().drain(&case.output), 0..100);
+        checker::assert_exactly(&case.kafka.drain(&case.output), 0..100);
         assert!(!cluster.all_stderr().contains(login.password), "the password is in the log");
     }
+}
+
+// K18
+#[test]
+fn a_flow_runs_over_tls_with_each_kind_of_login() {
+    log_in_each_way(broker());
 }
 
 // K18
@@ -78,15 +84,20 @@ fn a_wrong_password_a_wrong_authority_and_a_wrong_name_end_the_start_within_ten_
     let case = Case::on(broker().kafka(), "refused", 1);
     let wrong = Login { password: "wrong-pass-1234", ..SCRAM_512 };
     let address = broker().address();
-    let text = refused(&case, &secured(&case, &address, &wrong.security(&broker().ca_file())), 78);
+    let text = refused(&case, &secured(&case, &address, &wrong.security(broker(), &broker().ca_file())), 78);
     assert!(text.contains(&address) && text.contains("the login was refused"), "{text}");
     assert!(!text.contains(wrong.password), "{text}");
 
-    let text = refused(&case, &secured(&case, &address, &SCRAM_512.security(&broker().other_ca_file())), 78);
+    let text = refused(
+        &case,
+        &secured(&case, &address, &SCRAM_512.security(broker(), &broker().other_ca_file())),
+        78,
+    );
     assert!(text.contains(&address) && text.contains("no trusted authority has signed it"), "{text}");
 
     let address = broker().address_of_another_name();
-    let text = refused(&case, &secured(&case, &address, &SCRAM_512.security(&broker().ca_file())), 78);
+    let text =
+        refused(&case, &secured(&case, &address, &SCRAM_512.security(broker(), &broker().ca_file())), 78);
     assert!(text.contains(&address) && text.contains("another host name"), "{text}");
 }
 
@@ -117,7 +128,8 @@ fn a_login_that_only_the_output_refuses_ends_the_start_before_anything_is_read()
     let case = Case::on(broker().kafka(), "output-refuses", 1);
     broker().kafka().produce(&case.input, &numbered(0..10, 1));
     let wrong = Login { password: "wrong-pass-1234", ..SCRAM_512 };
-    let flow = case.copy().producer_at(&broker().address()).producer(&wrong.security(&broker().ca_file()));
+    let flow =
+        case.copy().producer_at(&broker().address()).producer(&wrong.security(broker(), &broker().ca_file()));
     let text = refused(&case, &flow, 78);
     assert!(text.contains("the login was refused"), "{text}");
 }
@@ -127,7 +139,8 @@ fn a_login_that_only_the_output_refuses_ends_the_start_before_anything_is_read()
 fn tls_on_a_plaintext_port_and_plaintext_on_a_tls_port_are_told_within_ten_seconds() {
     let case = Case::on(broker().kafka(), "protocols", 1);
     let plaintext = broker().kafka().bootstrap().to_owned();
-    let text = refused(&case, &secured(&case, &plaintext, &SCRAM_512.security(&broker().ca_file())), 69);
+    let text =
+        refused(&case, &secured(&case, &plaintext, &SCRAM_512.security(broker(), &broker().ca_file())), 69);
     assert!(text.contains(&plaintext) && text.contains("speak plaintext"), "{text}");
 
     let text = refused(&case, &secured(&case, &broker().address(), "security: { protocol: plaintext }"), 69);
@@ -149,7 +162,7 @@ fn an_advertised_address_that_cannot_be_reached_is_named() {
 fn no_secret_is_shown_by_check_or_by_an_error_also_not_one_in_extra() {
     let case = Case::on(broker().kafka(), "secrets", 1);
     let hidden = "hidden-4242";
-    let flow = secured(&case, &broker().address(), &SCRAM_512.security(&broker().ca_file()))
+    let flow = secured(&case, &broker().address(), &SCRAM_512.security(broker(), &broker().ca_file()))
         .consumer(&format!("extra: {{ ssl.keystore.password: {hidden}, ssl.keystore.location: /nowhere }}"));
     let launch = case.launch(&flow);
     let file = launch.flow_file().display().to_string();

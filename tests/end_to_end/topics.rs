@@ -1,6 +1,6 @@
 //! What happens to input topics: deleted, made again, given more partitions.
 
-use tidegate_harness::{Cluster, checker};
+use tidegate_harness::{Broker, Cluster, checker};
 
 use crate::case::{Case, DEADLINE, numbered, text_of, tidegate};
 
@@ -21,11 +21,10 @@ fn assert_both_ids(cluster: &Cluster) {
     assert!(was.len() == 22 && is.len() == 22 && was != is, "the ids are {was} and {is}");
 }
 
-// K10
-#[test]
-fn a_topic_that_was_made_again_is_refused_by_its_id_with_fewer_and_with_more_records_until_it_is_accepted() {
+/// An input is made again with fewer and with more records than it had.
+pub(crate) fn refuse_a_topic_that_was_made_again(broker: &Broker) {
     for records in [5, 40] {
-        let case = Case::new("made-again", 2);
+        let case = Case::on(broker.kafka(), "made-again", 2);
         case.kafka.produce(&case.input, &numbered(0..20, 2));
         let launch = case.launch(&case.copy()).recovery(&case.store()).until_end();
         launch.run_to_exit(0, DEADLINE);
@@ -48,6 +47,12 @@ fn a_topic_that_was_made_again_is_refused_by_its_id_with_fewer_and_with_more_rec
         launch.run_to_exit(0, DEADLINE);
         checker::assert_exactly(&case.kafka.drain(&case.output), expected());
     }
+}
+
+// K10
+#[test]
+fn a_topic_that_was_made_again_is_refused_by_its_id_with_fewer_and_with_more_records_until_it_is_accepted() {
+    refuse_a_topic_that_was_made_again(Broker::shared());
 }
 
 // K10: without a store nobody knows the id, but a log that ends too early shows it.

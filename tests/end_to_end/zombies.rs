@@ -1,7 +1,7 @@
 //! Exactly once against a process that stops at the worst moments, is overtaken, and goes on: issue 4, points 2 and 10.
 
 use tidegate_harness::workload::messages;
-use tidegate_harness::{Cluster, Launch, OffsetWatch, Workload, wait};
+use tidegate_harness::{Broker, Cluster, Launch, OffsetWatch, Workload, wait};
 
 use crate::case::{Case, DEADLINE, long, text_of, tidegate, window_steps};
 
@@ -10,10 +10,10 @@ pub(crate) type Overtaking = ((usize, usize), (usize, usize));
 
 /// A cluster is frozen at `place`, another of another shape takes over and finishes, and the first is thawed: each window
 /// comes out once, the offsets only rise, and the old one leaves with 75.
-fn overtaken_at(name: &str, place: &str, nth: u64, shapes: &[Overtaking]) {
+pub(crate) fn overtaken_at(broker: &Broker, name: &str, place: &str, nth: u64, shapes: &[Overtaking]) {
     let shapes = if long() { shapes } else { &shapes[..1] };
     for (old, new) in shapes {
-        let case = Case::new(name, 4);
+        let case = Case::on(broker.kafka(), name, 4);
         let workload = Workload { records: 6_000, keys: 200, ..Workload::default() };
         let events = workload.events();
         let mut parts = events.chunks(2_000);
@@ -81,23 +81,23 @@ pub(crate) const ONE_TO_THREE: Overtaking = ((1, 2), (3, 1));
 // F25: who initialises last wins the producer, and must lose all the same.
 #[test]
 fn a_process_frozen_before_it_initialises_its_producer_loses_when_it_is_thawed() {
-    overtaken_at("zombie-init", "publication.initialise", 1, &[ONE_TO_THREE, TWO_TO_ONE]);
+    overtaken_at(Broker::shared(), "zombie-init", "publication.initialise", 1, &[ONE_TO_THREE, TWO_TO_ONE]);
 }
 
 // fault E3
 #[test]
 fn a_cluster_frozen_behind_a_commit_record_loses_when_it_is_thawed() {
-    overtaken_at("zombie-record", "store.record", 2, &[TWO_TO_ONE, ONE_TO_THREE]);
+    overtaken_at(Broker::shared(), "zombie-record", "store.record", 2, &[TWO_TO_ONE, ONE_TO_THREE]);
 }
 
 // E7 P14 P15 P45 F5 F6 fault E7
 #[test]
 fn a_cluster_frozen_in_a_transaction_loses_when_it_is_thawed() {
-    overtaken_at("zombie-sent", "publication.sent", 1, &[ONE_TO_THREE, TWO_TO_ONE]);
+    overtaken_at(Broker::shared(), "zombie-sent", "publication.sent", 1, &[ONE_TO_THREE, TWO_TO_ONE]);
 }
 
 // fault E4 fault E5
 #[test]
 fn a_cluster_frozen_behind_the_end_of_a_transaction_loses_when_it_is_thawed() {
-    overtaken_at("zombie-ended", "publication.ended", 1, &[TWO_TO_ONE, ONE_TO_THREE]);
+    overtaken_at(Broker::shared(), "zombie-ended", "publication.ended", 1, &[TWO_TO_ONE, ONE_TO_THREE]);
 }

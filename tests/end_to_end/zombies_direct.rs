@@ -2,7 +2,7 @@
 //! and 10. There is no lease: only the identity of the producers keeps an old owner away.
 
 use tidegate_harness::workload::messages;
-use tidegate_harness::{OffsetWatch, Workload, checker};
+use tidegate_harness::{Broker, OffsetWatch, Workload, checker};
 
 use crate::case::{Case, DEADLINE, FlowText, long, numbered};
 use crate::exactly_once_direct::copy_once;
@@ -10,7 +10,8 @@ use crate::zombies::{ONE_TO_THREE, Overtaking, TWO_TO_ONE, frozen_at, thaw_overt
 
 /// A cluster is frozen at `place`, another of another shape takes over and finishes, and the first is thawed: what is expected
 /// comes out once and in order, the offsets only rise, the old one leaves with 75, and the new one is not disturbed.
-fn overtaken_at(
+pub(crate) fn overtaken_at(
+    broker: &Broker,
     place: &str,
     nth: u64,
     shapes: &[Overtaking],
@@ -19,7 +20,7 @@ fn overtaken_at(
 ) {
     let shapes = if long() { shapes } else { &shapes[..1] };
     for (old, new) in shapes {
-        let case = Case::new("zombie-direct", 4);
+        let case = Case::on(broker.kafka(), "zombie-direct", 4);
         let workload = Workload { records: 4_000, ..Workload::default() };
         let events = workload.events();
         let mut parts = events.chunks(1_000);
@@ -63,25 +64,25 @@ const BEFORE_INITIALISING: &str = "direct.initialise";
 // F25: who initialises last wins the producer, and publishes nothing with it.
 #[test]
 fn an_owner_frozen_before_it_initialises_its_producers_publishes_nothing() {
-    overtaken_at(BEFORE_INITIALISING, 1, &[ONE_TO_THREE, TWO_TO_ONE], copy_once, true);
+    overtaken_at(Broker::shared(), BEFORE_INITIALISING, 1, &[ONE_TO_THREE, TWO_TO_ONE], copy_once, true);
 }
 
 // P45 E10 F5 F6 fault E7
 #[test]
 fn an_owner_frozen_in_a_transaction_is_fenced_by_the_next_one_of_its_partitions() {
-    overtaken_at("direct.sent", 2, &[TWO_TO_ONE, ONE_TO_THREE], copy_once, true);
+    overtaken_at(Broker::shared(), "direct.sent", 2, &[TWO_TO_ONE, ONE_TO_THREE], copy_once, true);
 }
 
 // P45 E10: a cluster that grows.
 #[test]
 fn an_owner_frozen_in_a_transaction_is_fenced_by_several_processes() {
-    overtaken_at("direct.sent", 3, &[ONE_TO_THREE], copy_once, true);
+    overtaken_at(Broker::shared(), "direct.sent", 3, &[ONE_TO_THREE], copy_once, true);
 }
 
 // fault E4 E5
 #[test]
 fn an_owner_frozen_behind_the_end_of_a_transaction_publishes_nothing_more() {
-    overtaken_at("direct.ended", 2, &[ONE_TO_THREE, TWO_TO_ONE], copy_once, true);
+    overtaken_at(Broker::shared(), "direct.ended", 2, &[ONE_TO_THREE, TWO_TO_ONE], copy_once, true);
 }
 
 // F11: offsets without output are fenced as well.
@@ -91,7 +92,7 @@ fn an_owner_of_filtered_records_frozen_in_a_transaction_does_not_move_the_offset
         let steps = "- decode: { json: {} }\n- filter: value.id < 0\n- sink: { kafka: { topic: OUT } }";
         case.flow(steps).consumer("delivery: exactly_once")
     };
-    overtaken_at("direct.sent", 2, &[TWO_TO_ONE, ONE_TO_THREE], filter, false);
+    overtaken_at(Broker::shared(), "direct.sent", 2, &[TWO_TO_ONE, ONE_TO_THREE], filter, false);
 }
 
 // E33: the ids of the partitions are fenced by a start with a store as well.

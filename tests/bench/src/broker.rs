@@ -86,7 +86,7 @@ fn version() -> String {
             Some(name.strip_prefix("kafka_2.13-")?.strip_suffix(".jar")?.to_owned())
         })
     };
-    name(tidegate_harness::broker::jars())
+    name(tidegate_harness::Line::Newest.jars())
         .map_or("Apache Kafka".to_owned(), |version| format!("Apache Kafka {version}"))
 }
 

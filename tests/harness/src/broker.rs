@@ -1,13 +1,14 @@
 //! A real Kafka broker: one node in KRaft mode, on free ports of 127.0.0.1, with a data folder below `target/`.
 //!
 //! [`Broker::shared`] is started once per test process and used by every test that does not disturb it; a test
-//! that stops, freezes or reconfigures a broker starts its own with [`Broker::start`].
+//! that stops, freezes or reconfigures a broker starts its own with [`Broker::start`]. Both are of the newest line; those
+//! of the other one come from [`Line`].
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
@@ -15,6 +16,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rustix::process::Signal;
 
 use crate::kafka::Kafka;
+use crate::line::Line;
 use crate::proxy::Proxy;
 use crate::scratch::target_folder;
 use crate::{ports, process, wait};
@@ -47,6 +49,8 @@ pub(crate) struct Listener {
 /// What a broker of a test's own has beside the usual.
 #[derive(Default)]
 pub(crate) struct Extras<'a> {
+    /// Which line of Kafka it is of.
+    pub(crate) line: Line,
     /// Further lines for its `server.properties`.
     pub(crate) properties: &'a [(&'a str, &'a str)],
     /// Further listeners.
@@ -76,6 +80,7 @@ impl Quorum {
 
 /// A Kafka broker of this process; ends with it.
 pub struct Broker {
+    line: Line,
     kafka: Kafka,
     folder: PathBuf,
     child: Mutex<Option<Child>>,
@@ -86,26 +91,25 @@ pub struct Broker {
 impl Broker {
     /// The broker that all tests of this process share.
     pub fn shared() -> &'static Broker {
-        static SHARED: OnceLock<Broker> = OnceLock::new();
-        SHARED.get_or_init(|| match std::env::var("TIDEGATE_TEST_BROKERS") {
-            Ok(brokers) if !brokers.is_empty() => {
-                let kafka = Kafka::at(&brokers);
-                kafka.wait_ready(START_DEADLINE);
-                Broker {
-                    kafka,
-                    folder: PathBuf::new(),
-                    child: Mutex::new(None),
-                    proxied: Vec::new(),
-                    own: false,
-                }
-            }
-            _ => Broker::start(&[]),
-        })
+        Line::Newest.shared()
     }
 
     /// Starts a broker of the caller's own with further lines for its `server.properties`.
     pub fn start(properties: &[(&str, &str)]) -> Broker {
-        Broker::start_with(Extras { properties, ..Extras::default() })
+        Line::Newest.start(properties)
+    }
+
+    /// One that somebody else has started.
+    pub(crate) fn running(kafka: Kafka) -> Broker {
+        kafka.wait_ready(START_DEADLINE);
+        Broker {
+            line: Line::Newest,
+            kafka,
+            folder: PathBuf::new(),
+            child: Mutex::new(None),
+            proxied: Vec::new(),
+            own: false,
+        }
     }
 
     pub(crate) fn start_with(extras: Extras<'_>) -> Broker {
@@ -116,7 +120,7 @@ impl Broker {
 
     /// A broker whose folder is ready and that does not run yet.
     pub(crate) fn prepare(extras: Extras<'_>) -> Broker {
-        let lib = jars();
+        let lib = extras.line.jars();
         remove_leftovers();
         let port = ports::free();
         let quorum = extras.quorum.unwrap_or_else(Quorum::alone);
@@ -141,6 +145,7 @@ impl Broker {
         std::fs::write(&file, config).unwrap_or_else(|e| panic!("write {}: {e}", file.display()));
         format_storage(&lib, &folder, &file, &quorum.cluster_id, extras.format);
         Broker {
+            line: extras.line,
             kafka: Kafka::at(&format!("127.0.0.1:{port}")),
             folder,
             child: Mutex::new(None),
@@ -171,7 +176,7 @@ impl Broker {
             .open(&log)
             .unwrap_or_else(|e| panic!("open {}: {e}", log.display()));
         let err = out.try_clone().unwrap_or_else(|e| panic!("open {}: {e}", log.display()));
-        let mut command = java(&jars());
+        let mut command = java(&self.line.jars());
         command
             .arg("kafka.Kafka")
             .arg(self.folder.join("server.properties"))
@@ -275,20 +280,6 @@ impl Drop for Broker {
             let _left_for_later = std::fs::remove_dir_all(&self.folder);
         }
     }
-}
-
-/// The folder with the broker's jars.
-pub fn jars() -> PathBuf {
-    let candidates = [
-        std::env::var_os("TIDEGATE_TEST_BROKER_LIB").map(PathBuf::from),
-        Some(target_folder().join("broker/lib")),
-        Some(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/broker/lib")),
-    ];
-    candidates
-        .into_iter()
-        .flatten()
-        .find(|folder| folder.is_dir())
-        .unwrap_or_else(|| panic!("the broker's jars are missing: run tests/all once, which fetches them"))
 }
 
 /// `java` with the broker's class path and a heap that leaves room for the tests.

@@ -387,7 +387,7 @@ pub fn unique(base: &str) -> String {
 
 /// Runs one of Kafka's own command line tools and returns what it wrote to stdout.
 pub(crate) fn tool(class: &str, arguments: &[&str]) -> String {
-    let output = process::run(crate::broker::java(&crate::broker::jars()).arg(class).args(arguments));
+    let output = process::run(crate::broker::java(&crate::Line::Newest.jars()).arg(class).args(arguments));
     assert!(
         output.status.success(),
         "{class} {arguments:?}: {}{}",

@@ -10,8 +10,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use rustix::process::Signal;
 
-use crate::broker::{jars, java};
+use crate::broker::java;
 use crate::kafka::Kafka;
+use crate::line::Line;
 use crate::{process, wait};
 
 /// A subscribed consumer; leaves the group when it is dropped.
@@ -69,7 +70,7 @@ pub struct ConsoleConsumer(Child);
 impl ConsoleConsumer {
     /// Starts one; it joins `group` after a second or two.
     pub fn start(kafka: &Kafka, group: &str, topic: &str) -> ConsoleConsumer {
-        let mut command = java(&jars());
+        let mut command = java(&Line::Newest.jars());
         command
             .arg("org.apache.kafka.tools.consumer.ConsoleConsumer")
             .args(["--bootstrap-server", kafka.bootstrap(), "--topic", topic, "--group", group])

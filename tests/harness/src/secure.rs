@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::broker::{Extras, Listener};
+use crate::line::Line;
 use crate::{Broker, Kafka, Scratch, ports, process};
 
 /// The user that logs in with SCRAM.
@@ -33,7 +34,7 @@ pub struct SecureBroker {
 
 impl SecureBroker {
     /// Starts one.
-    pub fn start() -> SecureBroker {
+    pub fn start(line: Line) -> SecureBroker {
         let files = Scratch::new("secure");
         let (port, mutual_port) = (ports::free(), ports::free());
         make_certificate(&files, "broker", "localhost");
@@ -87,6 +88,7 @@ impl SecureBroker {
         };
         let listeners = vec![secure, mutual];
         let broker = Broker::start_with(Extras {
+            line,
             properties: &properties,
             listeners,
             format: &format,

@@ -35,6 +35,23 @@ pub fn group_members(kafka: &Kafka, group: &str) -> Vec<String> {
     output.lines().filter(|line| line.starts_with(group)).map(str::to_owned).collect()
 }
 
+/// The features that `kafka-features describe` shows as in force, each with its level.
+pub fn features(kafka: &Kafka) -> BTreeMap<String, String> {
+    let output =
+        tool("org.apache.kafka.tools.FeatureCommand", &["--bootstrap-server", kafka.bootstrap(), "describe"]);
+    parse_features(&output)
+}
+
+fn parse_features(output: &str) -> BTreeMap<String, String> {
+    let after = |line: &str, label: &str| {
+        let (_, rest) = line.split_once(label)?;
+        rest.split_whitespace().next().map(str::to_owned)
+    };
+    (output.lines())
+        .filter_map(|line| Some((after(line, "Feature:")?, after(line, "FinalizedVersionLevel:")?)))
+        .collect()
+}
+
 fn parse_describe(output: &str) -> BTreeMap<(String, i32), GroupLine> {
     let mut lines = BTreeMap::new();
     let mut columns: Vec<&str> = Vec::new();
@@ -77,5 +94,16 @@ mod tests {
         );
         let expected = GroupLine { current: 7, end: 9, lag: 2, member: None };
         assert_eq!(lines.get(&("in".to_owned(), 1)), Some(&expected));
+    }
+
+    #[test]
+    fn a_feature_is_read_by_its_name_and_the_level_that_is_in_force() {
+        let features = parse_features(
+            "Feature: kraft.version\tSupportedMinVersion: 0\tSupportedMaxVersion: 1\tFinalizedVersionLevel: 0\tEpoch: 14\n\
+             Feature: metadata.version  SupportedMinVersion: UNKNOWN 1  SupportedMaxVersion: 3.9-IV0  \
+             FinalizedVersionLevel: 3.9-IV0  Epoch: 14\n",
+        );
+        let expected = [("kraft.version", "0"), ("metadata.version", "3.9-IV0")];
+        assert_eq!(features, expected.map(|(name, level)| (name.to_owned(), level.to_owned())).into());
     }
 }
