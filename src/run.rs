@@ -319,7 +319,7 @@ fn bring_up(
         }
         _ => None,
     };
-    let hanging = watch_output(job, &clients, &plan, &joined)?;
+    let output_watch = watch_output(job, &clients, &start, &joined)?;
     let lease =
         store.as_ref().zip(resume.as_ref()).map(|(store, resume)| store.lease_view(resume.generation()));
     let beginning = Beginning {
@@ -347,7 +347,7 @@ fn bring_up(
         store.settle();
     }
     drop(progress);
-    drop(hanging);
+    drop(output_watch);
     if let Some(direct) = direct {
         direct.leave();
     }

@@ -54,10 +54,7 @@ impl StartPlan {
     /// What a topic takes.
     pub(crate) fn limits_of(&self, topic: &str) -> TopicLimits {
         let found = self.outputs.iter().find(|output| output.name == topic);
-        TopicLimits {
-            record_bytes_max: found.and_then(|found| found.record_bytes_max),
-            ahead_max_ms: found.and_then(|found| found.ahead_max_ms),
-        }
+        found.map_or_else(TopicLimits::default, |found| found.limits)
     }
 }
 

@@ -3,14 +3,13 @@
 use super::{DirectSettings, PerformerSettings, Publication, PublicationSettings};
 use crate::causes::{cause_of, internal};
 use crate::clients::Clients;
-use crate::flow::plan::FlowPlan;
 use crate::run::{Job, ended};
 use crate::start::StartPlan;
 use crate::work::{own_partitions, standing};
 use std::time::Duration;
 use tidegate_cluster::{ClusterError, Joined};
 use tidegate_operators::inputs::InputTable;
-use tidegate_operators::kafka::{ConsumerConfig, HangingWatch};
+use tidegate_operators::kafka::{ConsumerConfig, OutputWatch, OutputWatchSettings};
 use tidegate_recovery::{NextOffset, RecoveryStore, ResumeState, Slot};
 
 impl Job {
@@ -70,14 +69,15 @@ pub(crate) fn start_publication(
     started.map_err(|fault| ended(joined.supervisor(), cause_of(&fault)))
 }
 
-/// Process 0 looks for transactions that hang in the output: nobody would see what is published behind them.
+/// Process 0 looks at the output topics: for partitions that are added, and for transactions that hang, behind which nobody
+/// would see what is published.
 pub(crate) fn watch_output(
     job: &Job,
     clients: &Clients,
-    plan: &FlowPlan,
+    start: &StartPlan,
     joined: &Joined,
-) -> Result<Option<HangingWatch>, ClusterError> {
-    if !job.is_exactly_once() || joined.spec().index().0 != 0 {
+) -> Result<Option<OutputWatch>, ClusterError> {
+    if start.outputs.is_empty() || joined.spec().index().0 != 0 {
         return Ok(None);
     }
     let config = ConsumerConfig {
@@ -85,8 +85,13 @@ pub(crate) fn watch_output(
         group_id: clients.consumer.group_id.clone(),
         ..ConsumerConfig::default()
     };
-    let topics = plan.output_topics.iter().map(|output| output.topic.clone()).collect();
-    HangingWatch::start(config, topics, job.settings.exactly_once.transaction_timeout)
+    let settings = OutputWatchSettings {
+        config,
+        topics: start.outputs.clone(),
+        refresh: clients.producer.topic_refresh(),
+        transaction_timeout: job.is_exactly_once().then_some(job.settings.exactly_once.transaction_timeout),
+    };
+    OutputWatch::start(settings)
         .map(Some)
         .map_err(|error| ended(joined.supervisor(), internal("watch the output topics", &error)))
 }

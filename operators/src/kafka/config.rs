@@ -7,6 +7,7 @@
 use super::raw::{Client, Isolation, Properties};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 /// How to reach a cluster.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -167,9 +168,14 @@ pub fn refusal(property: &str) -> Option<&'static str> {
     owned.find(|(name, _)| *name == property).map(|(_, why)| *why)
 }
 
+/// How often a client looks for new leaders and partitions …
+const TOPIC_REFRESH_MS: &str = "topic.metadata.refresh.interval.ms";
+/// … and how often it is looked for it where the client is told not to.
+const TOPIC_REFRESH: Duration = Duration::from_secs(30);
+
 /// What measurements recommend for both sides (a user may choose otherwise).
 const RECOMMENDED: &[(&str, &str)] = &[
-    ("topic.metadata.refresh.interval.ms", "30000"),
+    (TOPIC_REFRESH_MS, "30000"),
     ("socket.keepalive.enable", "true"),
     ("enable.metrics.push", "false"),
     ("reconnect.backoff.max.ms", "2000"),
@@ -336,6 +342,12 @@ impl ProducerConfig {
         );
         own("queue.buffering.max.kbytes", (self.in_flight_bytes >> 9).clamp(1 << 14, 2_097_151).to_string());
         properties
+    }
+
+    /// How often a client looks whether its topics have more partitions.
+    pub fn topic_refresh(&self) -> Duration {
+        let every = self.properties("").get(TOPIC_REFRESH_MS).and_then(|ms| ms.parse().ok());
+        every.map_or(TOPIC_REFRESH, Duration::from_millis)
     }
 
     /// The effective properties of a client with transactions; secrets included.

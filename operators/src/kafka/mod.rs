@@ -20,7 +20,7 @@ mod arena;
 mod config;
 mod consume;
 mod control;
-mod hanging;
+mod output_watch;
 mod outputs;
 mod produce;
 mod raw;
@@ -38,7 +38,7 @@ pub use config::{
 };
 pub use consume::{KafkaReader, OutOfRange, PartitionStart, ReaderOptions, Tombstones};
 pub use control::{read_markers, write_token};
-pub use hanging::HangingWatch;
+pub use output_watch::{OutputWatch, OutputWatchSettings};
 pub use outputs::{
     OutputFound, OutputTopic, check_control_topic, check_outputs, check_same_cluster, fit_to_topics,
 };

@@ -4,9 +4,10 @@
 
 use super::admin::{Admin, SETTINGS_WITHIN, block_on};
 use super::config::{Connection, ConsumerConfig, ProducerConfig};
-use super::start::Lookup;
+use super::start::{Found, Lookup};
 use crate::fault::Fault;
-use rdkafka::admin::{AdminOptions, NewTopic, ResourceSpecifier, TopicReplication};
+use crate::sink::TopicLimits;
+use rdkafka::admin::{AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::types::RDKafkaErrorCode;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
@@ -26,12 +27,10 @@ pub struct OutputTopic {
 pub struct OutputFound {
     /// Its name.
     pub name: String,
-    /// The largest batch that it takes, in bytes; a producer that makes none larger never has a record refused
-    /// because of its neighbours. `None` where the broker does not tell.
-    pub record_bytes_max: Option<usize>,
-    /// How far a record's timestamp may lie in the future, in milliseconds; `None` for no limit, or where the broker does
-    /// not tell.
-    pub ahead_max_ms: Option<i64>,
+    /// How many partitions it has.
+    pub partitions: usize,
+    /// What it takes. A producer that makes no larger batch never has a record refused because of its neighbours.
+    pub limits: TopicLimits,
 }
 
 impl OutputTopic {
@@ -56,7 +55,7 @@ pub fn check_outputs(
     let end = Instant::now() + deadline;
     let config = ConsumerConfig { connection: connection.clone(), ..ConsumerConfig::default() };
     let names: Vec<String> = topics.iter().map(|topic| topic.name.clone()).collect();
-    let missing = Lookup::new(&config, deadline)?.find(&names)?.missing;
+    let Found { mut partitions, missing } = Lookup::new(&config, deadline)?.find(&names)?;
     let (to_make, absent): (Vec<_>, Vec<_>) =
         topics.iter().filter(|topic| missing.contains(&topic.name)).partition(|topic| topic.create.is_some());
     if !absent.is_empty() {
@@ -75,9 +74,15 @@ pub fn check_outputs(
         admin.create(&to_make)?;
         let left = end.saturating_duration_since(Instant::now());
         // A new topic travels through the metadata; the producer must not find it missing.
-        Lookup::new(&config, left)?.partitions(&names)?;
+        partitions = Lookup::new(&config, left)?.partitions(&names)?;
     }
-    admin.describe(&names)
+    let limits = admin.limits(&names)?;
+    let found = |(name, limits): (String, TopicLimits)| OutputFound {
+        partitions: partitions.iter().filter(|partition| *partition.topic == *name).count(),
+        name,
+        limits,
+    };
+    Ok(names.into_iter().zip(limits).map(found).collect())
 }
 
 /// Fits a client to all topics that it writes to: its records may be as large as the topic that takes most allows, and its
@@ -91,8 +96,8 @@ pub fn fit_to_topics(
     if topics.is_empty() {
         return Ok(());
     }
-    let found = Admin::new(connection, Instant::now() + deadline)?.describe(topics)?;
-    let limits = || found.iter().filter_map(|output| output.record_bytes_max);
+    let found = Admin::new(connection, Instant::now() + deadline)?.limits(topics)?;
+    let limits = || found.iter().filter_map(|topic| topic.record_bytes_max);
     config.record_bytes_max = limits().max();
     config.batch_bytes_max = limits().min();
     Ok(())
@@ -214,7 +219,8 @@ impl Admin {
         Ok(())
     }
 
-    fn describe(&self, names: &[String]) -> Result<Vec<OutputFound>, Fault> {
+    /// What each topic takes.
+    fn limits(&self, names: &[String]) -> Result<Vec<TopicLimits>, Fault> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -228,20 +234,16 @@ impl Admin {
             tracing::debug!(%fault, "the size limits of the output topics are not known");
             names.iter().map(|_| None).collect()
         });
-        Ok(names
-            .iter()
-            .zip(answer)
-            .map(|(name, config)| {
-                let setting = |of: &str| config.as_ref()?.get(of)?.value.clone();
-                let created = setting("message.timestamp.type").is_none_or(|kind| kind == "CreateTime");
-                OutputFound {
-                    name: name.clone(),
-                    record_bytes_max: setting("max.message.bytes").and_then(|bytes| bytes.parse().ok()),
-                    ahead_max_ms: setting("message.timestamp.after.max.ms")
-                        .and_then(|ms| ms.parse().ok())
-                        .filter(|_| created),
-                }
-            })
-            .collect())
+        let limits = |config: Option<ConfigResource>| {
+            let setting = |of: &str| config.as_ref()?.get(of)?.value.clone();
+            let created = setting("message.timestamp.type").is_none_or(|kind| kind == "CreateTime");
+            TopicLimits {
+                record_bytes_max: setting("max.message.bytes").and_then(|bytes| bytes.parse().ok()),
+                ahead_max_ms: setting("message.timestamp.after.max.ms")
+                    .and_then(|ms| ms.parse().ok())
+                    .filter(|_| created),
+            }
+        };
+        Ok(answer.into_iter().map(limits).collect())
     }
 }

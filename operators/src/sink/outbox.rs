@@ -15,6 +15,7 @@ use crate::element::{Element, PartitionId, Record};
 use crate::fault::Fault;
 use crate::kafka::timestamp_to_write;
 use crate::sink::{Refusal, Refused, SinkWriter, Ticket};
+use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,11 +24,11 @@ use tidegate_recovery::{Epoch, EpochSchedule, ErrorClass, OutputBuffer, StepId};
 use timely::scheduling::SyncActivator;
 
 /// What a topic takes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TopicLimits {
     /// The largest batch, in bytes; `None` where the broker does not tell.
     pub record_bytes_max: Option<usize>,
-    /// How far a timestamp may lie in the future, in milliseconds; `None` for no limit.
+    /// How far a timestamp may lie in the future, in milliseconds; `None` for no limit, or where the broker does not tell.
     pub ahead_max_ms: Option<i64>,
 }
 

@@ -204,8 +204,9 @@ fn a_topic_that_is_missing_at_the_output_is_refused_unless_it_is_to_be_made() {
     assert!(fault.message.contains(&gone) && !fault.message.contains(&there), "{fault}");
     let found = check_outputs(&connection, &outputs[..2], SOON).unwrap();
     assert_eq!(kafka().partitions(&made), 3);
-    let largest: Vec<_> = found.iter().map(|topic| (topic.name.as_str(), topic.record_bytes_max)).collect();
-    assert_eq!(largest, [(there.as_str(), Some(1_048_588)), (made.as_str(), Some(1_048_588))]);
+    let found = found.iter().map(|topic| (&*topic.name, topic.partitions, topic.limits.record_bytes_max));
+    let largest = Some(1_048_588);
+    assert_eq!(found.collect::<Vec<_>>(), [(&*there, 1, largest), (&*made, 3, largest)]);
     // Again: it is there now.
     check_outputs(&connection, &outputs[..2], SOON).unwrap();
 }

@@ -8,4 +8,5 @@ pub use anew::{TopicFacts, begin_anew, partitions_added};
 pub use decide::{
     AutoOffsetReset, From, PartitionFacts, Stale, StartDecision, StartPolicy, announce, decide,
 };
+pub(crate) use lookup::Found;
 pub use lookup::{LogBounds, Lookup};
