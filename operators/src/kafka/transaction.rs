@@ -76,7 +76,16 @@ pub struct TransactionalProducer {
     records_max: usize,
     refused: Vec<RefusedRow>,
     /// The first record that was not written for another reason.
-    failed: Option<(Code, String)>,
+    failed: Option<Failed>,
+}
+
+/// Why something was not done.
+#[derive(Clone)]
+struct Failed {
+    code: Code,
+    /// Its place among the topics, where it is about one.
+    topic: Option<usize>,
+    what: String,
 }
 
 struct RefusedRow {
@@ -91,25 +100,32 @@ struct RefusedRow {
 /// was not written.
 #[derive(Default)]
 struct OnTheirWay {
-    slots: Vec<(u64, i64)>,
+    slots: Vec<Slot>,
     free: Vec<usize>,
 }
 
+#[derive(Clone, Copy)]
+struct Slot {
+    row: u64,
+    topic: usize,
+    timestamp: i64,
+}
+
 impl OnTheirWay {
-    fn insert(&mut self, row: u64, timestamp: i64) -> usize {
+    fn insert(&mut self, slot: Slot) -> usize {
         match self.free.pop() {
             Some(tag) => {
-                self.slots[tag] = (row, timestamp);
+                self.slots[tag] = slot;
                 tag
             }
             None => {
-                self.slots.push((row, timestamp));
+                self.slots.push(slot);
                 self.slots.len() - 1
             }
         }
     }
 
-    fn remove(&mut self, tag: usize) -> (u64, i64) {
+    fn remove(&mut self, tag: usize) -> Slot {
         self.free.push(tag);
         self.slots[tag]
     }
@@ -187,14 +203,14 @@ impl TransactionalProducer {
     ) -> Result<(), TransactionTrouble> {
         let timestamp =
             timestamp_to_write(timestamp).map_err(|what| TransactionTrouble::Refused { row, what })?;
-        let index = self.topic(topic)?;
+        let place = self.topic(topic)?;
         while self.on_their_way.len() >= self.records_max {
             self.wait_for_room()?;
         }
-        let tag = self.on_their_way.insert(row, timestamp);
+        let tag = self.on_their_way.insert(Slot { row, topic: place, timestamp });
         let record = Outgoing { partition, key, value, timestamp, tag };
         loop {
-            match self.topics[index].1.produce(&record, headers.clone()) {
+            match self.topics[place].1.produce(&record, headers.clone()) {
                 Ok(()) => return Ok(()),
                 Err(Code::QUEUE_FULL) => self.wait_for_room()?,
                 Err(code) => {
@@ -203,7 +219,7 @@ impl TransactionalProducer {
                     if code.refuses_a_batch() || matches!(code, Code::INVALID_ARG | Code::UNKNOWN_PARTITION) {
                         return Err(TransactionTrouble::Refused { row, what });
                     }
-                    return Err(self.trouble(TransactionError::new(code, what), "produce"));
+                    return Err(self.trouble_with(TransactionError::new(code, what), Some(place), "produce"));
                 }
             }
         }
@@ -218,7 +234,7 @@ impl TransactionalProducer {
         let list = PartitionList::new(offsets.iter().map(|(partition, next)| (partition, next.0)));
         self.client()
             .send_offsets_to_transaction(&list, group, self.left().min(self.answer_timeout))
-            .map_err(|error| self.trouble(error, "send the offsets"))
+            .map_err(|error| self.trouble(error, &format!("send the offsets of group `{group}`")))
     }
 
     /// Waits until every record is written and commits.
@@ -274,7 +290,7 @@ impl TransactionalProducer {
         let TransactionalProducer { reports, on_their_way, refused, failed, .. } = self;
         let reports = reports.as_mut().expect("the queue is there until the producer is dropped");
         reports.delivery_reports_within(timeout, |message: &Message, tag| {
-            let (row, timestamp) = on_their_way.remove(tag);
+            let Slot { row, topic, timestamp } = on_their_way.remove(tag);
             match message_error(message) {
                 None => {}
                 Some((code, what)) if code.refuses_a_batch() => {
@@ -283,14 +299,24 @@ impl TransactionalProducer {
                 }
                 // Records that are thrown away because of another one come with it, and not always behind it.
                 Some((code, what)) => match failed {
-                    Some((known, _)) if !known.is_purged() || code.is_purged() => {}
-                    _ => *failed = Some((code, what)),
+                    Some(known) if !known.code.is_purged() || code.is_purged() => {}
+                    _ => *failed = Some(Failed { code, topic: Some(topic), what }),
                 },
             }
         })
     }
 
     fn trouble(&mut self, error: TransactionError, what: &str) -> TransactionTrouble {
+        self.trouble_with(error, None, what)
+    }
+
+    /// What an error means; `topic` is the one that it is about, if that is known.
+    fn trouble_with(
+        &mut self,
+        error: TransactionError,
+        topic: Option<usize>,
+        what: &str,
+    ) -> TransactionTrouble {
         // What is to blame may be reported behind the error, and all that the client throws away comes back at once.
         let end = Instant::now() + SETTLE;
         while (self.failed.is_some() || !self.refused.is_empty()) && self.on_their_way.len() > 0 {
@@ -315,13 +341,22 @@ impl TransactionalProducer {
                 what: format!("{:?}: {}", blamed.code, blamed.what),
             };
         }
-        let failed = self.failed.as_ref().map(|(code, text)| (*code, format!("{code:?}: {text}")));
-        let gave_up = gave_up.map(|code| (code, client.fatal().unwrap_or_default()));
-        let causes = failed.into_iter().chain(gave_up).chain([(error.code, error.to_string())]);
-        for (code, text) in causes {
-            if let Some(fault) = self.denied(code, &text) {
-                return TransactionTrouble::Denied(fault);
-            }
+        // Records that are thrown away say only that something else went wrong; a client that did so says what.
+        let abandoned = self.failed.as_ref().filter(|failed| failed.code.is_purged());
+        let abandoned = abandoned.and_then(|_| client.why_abandoned());
+        let said = |error: &TransactionError, topic| Failed {
+            code: error.code,
+            topic,
+            what: format!("could not {what}: {error}"),
+        };
+        let causes = [
+            self.failed.clone(),
+            abandoned.map(|error| said(&error, None)),
+            gave_up.map(|code| said(&TransactionError::new(code, client.fatal().unwrap_or_default()), None)),
+            Some(said(&error, topic)),
+        ];
+        if let Some(fault) = causes.iter().flatten().find_map(|cause| self.denied(cause)) {
+            return TransactionTrouble::Denied(fault);
         }
         let heard: Vec<String> = client.troubles().iter().map(ToString::to_string).collect();
         let heard = if heard.is_empty() { String::new() } else { format!(" ({})", heard.join("; ")) };
@@ -329,10 +364,17 @@ impl TransactionalProducer {
     }
 
     /// What waiting does not help against.
-    fn denied(&self, code: Code, text: &str) -> Option<Fault> {
-        let id = &self.id;
+    fn denied(&self, cause: &Failed) -> Option<Fault> {
+        let (id, text) = (&self.id, &cause.what);
+        let topic = || match cause.topic {
+            Some(place) => format!("topic `{}`", self.topics[place].0),
+            None => {
+                let all: Vec<String> = self.topics.iter().map(|(name, _)| format!("`{name}`")).collect();
+                format!("topic {}", all.join(" or "))
+            }
+        };
         let config = |message: String| Some(Fault::new(ErrorClass::Config, message));
-        match code {
+        match cause.code {
             Code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED => config(format!(
                 "the transactional id `{id}` may not be used by this client (operations Describe and Write on TransactionalId `{id}`, or the prefix `tidegate.`): {text}; grant it, or use other credentials"
             )),
@@ -343,12 +385,19 @@ impl TransactionalProducer {
                 "the broker does not allow transactions of {} ms (`transaction.timeout.ms`): {text}; it must not be above the broker's transaction.max.timeout.ms",
                 self.timeout.as_millis()
             )),
+            Code::TOPIC_AUTHORIZATION_FAILED => config(format!(
+                "{} may not be written by this client (operation Write): {text}; grant it, or use other credentials",
+                topic()
+            )),
+            Code::GROUP_AUTHORIZATION_FAILED => config(format!(
+                "the group may not be used by this client (operation Read on the group): {text}; grant it, or use other credentials"
+            )),
             code if code.is_denied() => config(format!(
-                "the producer `{id}` may not write (operation Write on its topics, Read on the group): {text}; grant it, or use other credentials"
+                "the producer `{id}` may not be used by this client: {text}; grant it, or use other credentials"
             )),
             code if code.is_missing() => Some(Fault::new(
                 ErrorClass::Missing,
-                format!("a topic that the producer `{id}` writes does not exist any more: {text}"),
+                format!("{} does not exist any more (operation Write): {text}", topic()),
             )),
             _ => None,
         }

@@ -40,6 +40,12 @@ impl Client {
         self.outcome(unsafe { sys::rd_kafka_begin_transaction(self.pointer()) })
     }
 
+    /// Why the client threw away the records of the transaction that is open: a call that it refuses, because that is open,
+    /// is answered with the reason.
+    pub(crate) fn why_abandoned(&self) -> Option<TransactionError> {
+        self.begin_transaction().err()
+    }
+
     /// Makes the group's offsets part of the transaction. The group has no members.
     pub(crate) fn send_offsets_to_transaction(
         &self,
