@@ -55,7 +55,7 @@ impl BrokerCluster {
         for broker in &cluster.brokers {
             broker.kafka().wait_ready(START_DEADLINE);
         }
-        cluster.kafka.wait_in_sync(BROKERS, START_DEADLINE);
+        cluster.kafka.wait_in_sync(START_DEADLINE);
         cluster
     }
 
@@ -92,6 +92,6 @@ impl BrokerCluster {
     /// Waits until all copies of everything are in step again.
     #[track_caller]
     pub fn wait_in_sync(&self) {
-        self.kafka.wait_in_sync(BROKERS, START_DEADLINE);
+        self.kafka.wait_in_sync(START_DEADLINE);
     }
 }

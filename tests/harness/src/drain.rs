@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Headers as _, Message as _};
 use rdkafka::{Offset, TopicPartitionList};
 
@@ -90,6 +90,10 @@ impl Kafka {
                     heard = Instant::now();
                     open.remove(&partition);
                 }
+                // One broker of several that is away is no matter while the others answer.
+                Some(Err(KafkaError::MessageConsumption(
+                    RDKafkaErrorCode::BrokerTransportFailure | RDKafkaErrorCode::AllBrokersDown,
+                ))) => {}
                 Some(Err(error)) => panic!("drain {topic}: {error}"),
                 None => {}
             }

@@ -94,18 +94,26 @@ impl Kafka {
 
     /// Creates a topic with settings such as `("cleanup.policy", "compact")`.
     pub fn create_topic_with(&self, name: &str, partitions: i32, settings: &[(&str, &str)]) {
-        let mut topic = NewTopic::new(name, partitions, BY_DEFAULT);
+        self.create(NewTopic::new(name, partitions, BY_DEFAULT), settings);
+    }
+
+    /// Creates a topic of one partition with copies on these brokers, of which the first is to lead it.
+    pub fn create_topic_on(&self, name: &str, nodes: &[i32], settings: &[(&str, &str)]) {
+        self.create(NewTopic::new(name, 1, TopicReplication::Variable(&[nodes])), settings);
+    }
+
+    fn create<'a>(&self, mut topic: NewTopic<'a>, settings: &[(&'a str, &'a str)]) {
         for (key, value) in settings {
             topic = topic.set(key, value);
         }
         let results = block_on(self.admin().create_topics([&topic], &admin_options()))
-            .unwrap_or_else(|e| panic!("create topic {name}: {e}"));
+            .unwrap_or_else(|e| panic!("create topic {}: {e}", topic.name));
         for result in results {
             if let Err((topic, code)) = result {
                 panic!("create topic {topic}: {code}");
             }
         }
-        self.wait_partitions(name, partitions);
+        self.wait_partitions(topic.name, topic.num_partitions);
     }
 
     /// Sets some settings of a topic; all others go back to the broker's.
@@ -158,8 +166,29 @@ impl Kafka {
         let acl =
             ["--add", "--allow-principal", principal, "--operation", "Describe", "--operation", "Write"];
         let resource = ["--transactional-id", prefix, "--resource-pattern-type", "prefixed"];
+        self.acls(&[&acl[..], &resource].concat());
+    }
+
+    /// Allows everybody everything, so that a right that is taken away is the only one that is missing.
+    pub fn allow_everything(&self) {
+        let all = ["--operation", "All", "--topic", "*", "--group", "*", "--transactional-id", "*"];
+        self.acls(&[&["--add", "--allow-principal", "User:*"], &all[..]].concat());
+    }
+
+    /// Takes a right from everybody, such as `Write` on `["--topic", name]`.
+    pub fn take_right(&self, operation: &str, resource: [&str; 2]) {
+        let rule = ["--deny-principal", "User:*", "--operation", operation];
+        self.acls(&[&["--add"], &rule[..], &resource].concat());
+    }
+
+    /// Gives all rights back that were taken on these resources.
+    pub fn give_rights_back(&self, resources: &[[&str; 2]]) {
+        self.acls(&[&["--remove", "--force"], resources.as_flattened()].concat());
+    }
+
+    fn acls(&self, arguments: &[&str]) {
         let at = ["--bootstrap-server", self.bootstrap()];
-        tool("org.apache.kafka.tools.AclCommand", &[&at[..], &acl, &resource].concat());
+        tool("org.apache.kafka.tools.AclCommand", &[&at, arguments].concat());
     }
 
     /// Deletes the records of a partition below `before`.
@@ -244,14 +273,22 @@ impl Kafka {
         (found.leader() >= 0).then(|| found.leader())
     }
 
-    /// Waits until every partition of every topic has `copies` replicas that are in step.
+    /// The node ids of the brokers whose copies of a partition are in step; none when nobody answers.
+    pub fn in_sync(&self, topic: &str, partition: i32) -> Vec<i32> {
+        let reader = self.reader(PROBE, "read_committed");
+        let Ok(metadata) = reader.fetch_metadata(Some(topic), REQUEST) else { return Vec::new() };
+        let mut partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
+        partitions.find(|found| found.id() == partition).map_or_else(Vec::new, |found| found.isr().to_vec())
+    }
+
+    /// Waits until every partition of every topic has all its replicas in step.
     #[track_caller]
-    pub fn wait_in_sync(&self, copies: usize, deadline: Duration) {
-        wait::until(&format!("{copies} replicas of everything are in step"), deadline, || {
+    pub fn wait_in_sync(&self, deadline: Duration) {
+        wait::until("all replicas of everything are in step", deadline, || {
             let metadata = self.reader(PROBE, "read_committed").fetch_metadata(None, REQUEST).ok()?;
             let mut partitions = metadata.topics().iter().flat_map(|topic| topic.partitions());
             partitions
-                .all(|partition| partition.isr().len() == copies && partition.leader() >= 0)
+                .all(|found| found.isr().len() == found.replicas().len() && found.leader() >= 0)
                 .then_some(())
         });
     }
