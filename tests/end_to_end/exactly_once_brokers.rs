@@ -9,7 +9,7 @@ use tidegate_harness::{Broker, BrokerCluster, Cluster, OffsetWatch, Proxy, Workl
 use crate::case::{Case, DEADLINE};
 
 /// A client notices soon that an answer does not come, and a transaction lives longer than a broker is away.
-const IMPATIENT: &str = "extra: { socket.timeout.ms: 1000 }";
+pub(crate) const IMPATIENT: &str = "extra: { socket.timeout.ms: 1000 }";
 
 /// A copy on two processes that write by way of these proxies, with the first 500 records through.
 fn start_copying(case: &Case, proxies: &[Proxy], events: &[tidegate_harness::Event]) -> Cluster {

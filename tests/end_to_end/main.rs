@@ -44,6 +44,7 @@ mod producer;
 mod readme_flows;
 mod record_times;
 mod replay;
+mod replicas;
 mod restore;
 mod security;
 mod signals;

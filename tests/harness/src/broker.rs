@@ -27,6 +27,9 @@ const PROXIED_LISTENERS: usize = 4;
 /// A broker takes about 3 s to accept clients on an idle machine.
 const START_DEADLINE: Duration = Duration::from_secs(90);
 
+/// How much of the log of a test's own broker a failing test prints.
+const SHOWN_LINES: usize = 20;
+
 /// A listener whose advertised address is a proxy's, so that a client that comes in by the proxy stays on it.
 struct ProxiedListener {
     behind: u16,
@@ -271,6 +274,14 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
+        if std::thread::panicking() && self.own {
+            let log = std::fs::read_to_string(self.folder.join("broker.log")).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("--- broker at {}:", self.kafka.bootstrap());
+            for line in &lines[lines.len().saturating_sub(SHOWN_LINES)..] {
+                eprintln!("    {line}");
+            }
+        }
         if let Some(mut child) = self.child().take() {
             process::signal(&child, Signal::KILL);
             let _status = process::wait_exit(&mut child, Duration::from_secs(30));
