@@ -4,7 +4,7 @@
 
 use super::admin::{Admin, SETTINGS_WITHIN, block_on};
 use super::config::{Connection, ConsumerConfig, ProducerConfig};
-use super::start::{Found, Lookup};
+use super::start::{Found, Lookup, MISSING_FOR};
 use crate::fault::Fault;
 use crate::sink::TopicLimits;
 use rdkafka::admin::{AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication};
@@ -55,26 +55,36 @@ pub fn check_outputs(
     let end = Instant::now() + deadline;
     let config = ConsumerConfig { connection: connection.clone(), ..ConsumerConfig::default() };
     let names: Vec<String> = topics.iter().map(|topic| topic.name.clone()).collect();
-    let Found { mut partitions, missing } = Lookup::new(&config, deadline)?.find(&names)?;
+    let lookup = Lookup::new(&config, deadline)?;
+    // One that may be made need not be waited for: whether it was missing shows when it is made.
+    let Found { mut partitions, missing } = lookup.find(&names, Duration::ZERO)?;
     let (to_make, absent): (Vec<_>, Vec<_>) =
         topics.iter().filter(|topic| missing.contains(&topic.name)).partition(|topic| topic.create.is_some());
+    let absent: Vec<String> = absent.iter().map(|topic| topic.name.clone()).collect();
+    let absent = lookup.find(&absent, MISSING_FOR)?.missing;
     if !absent.is_empty() {
-        let names: Vec<&str> = absent.iter().map(|topic| topic.name.as_str()).collect();
         return Err(Fault::new(
             ErrorClass::Missing,
             format!(
                 "these output topics do not exist on {}: {}; make them, or say `create: {{ partitions, replication }}`",
                 connection.brokers.join(","),
-                names.join(", ")
+                absent.join(", ")
             ),
         ));
     }
     let admin = Admin::new(connection, end)?;
     if !to_make.is_empty() {
-        admin.create(&to_make)?;
-        let left = end.saturating_duration_since(Instant::now());
-        // A new topic travels through the metadata; the producer must not find it missing.
-        partitions = Lookup::new(&config, left)?.partitions(&names)?;
+        let topics: Vec<NewTopic<'_>> = to_make
+            .iter()
+            .map(|topic| {
+                let (partitions, replication) = topic.create.unwrap_or((-1, -1));
+                NewTopic::new(&topic.name, partitions, TopicReplication::Fixed(replication))
+            })
+            .collect();
+        admin.make(&lookup, &topics)?;
+    }
+    if !missing.is_empty() {
+        partitions = lookup.partitions(&names)?;
     }
     let limits = admin.limits(&names)?;
     let found = |(name, limits): (String, TopicLimits)| OutputFound {
@@ -140,7 +150,9 @@ pub fn check_control_topic(
     let end = Instant::now() + deadline;
     let config = ConsumerConfig { connection: connection.clone(), ..ConsumerConfig::default() };
     let names = [topic.to_owned()];
-    let found = Lookup::new(&config, deadline)?.find(&names)?;
+    let lookup = Lookup::new(&config, deadline)?;
+    let missing_for = if create_replication.is_some() { Duration::ZERO } else { MISSING_FOR };
+    let mut found = lookup.find(&names, missing_for)?;
     let admin = Admin::new(connection, end)?;
     if !found.missing.is_empty() {
         let Some(replication) = create_replication else {
@@ -152,10 +164,12 @@ pub fn check_control_topic(
                 ),
             ));
         };
-        admin.create_compacted(topic, replication)?;
-        let left = end.saturating_duration_since(Instant::now());
-        Lookup::new(&config, left)?.partitions(&names)?;
-        return Ok(());
+        let compacted =
+            NewTopic::new(topic, 1, TopicReplication::Fixed(replication)).set("cleanup.policy", "compact");
+        if admin.make(&lookup, &[compacted])? {
+            return Ok(());
+        }
+        found = lookup.find(&names, MISSING_FOR)?;
     }
     let wrong = |what: String| {
         let text = format!(
@@ -183,31 +197,27 @@ pub fn check_control_topic(
 }
 
 impl Admin {
-    fn create_compacted(&self, name: &str, replication: i32) -> Result<(), Fault> {
-        let topic =
-            NewTopic::new(name, 1, TopicReplication::Fixed(replication)).set("cleanup.policy", "compact");
-        self.make(&[topic])
+    /// Makes topics that seem to be missing, and sees that the metadata shows them: a producer must not find them missing.
+    /// True when none of them was there.
+    fn make(&self, lookup: &Lookup, topics: &[NewTopic<'_>]) -> Result<bool, Fault> {
+        let names: Vec<String> = topics.iter().map(|topic| topic.name.to_owned()).collect();
+        let made = self.create(topics);
+        match lookup.partitions(&names) {
+            // All are there, although this client may not make any.
+            Ok(_) => Ok(made.unwrap_or(false)),
+            Err(missing) => made.and(Err(missing)),
+        }
     }
 
-    fn create(&self, topics: &[&OutputTopic]) -> Result<(), Fault> {
-        let topics: Vec<NewTopic<'_>> = topics
-            .iter()
-            .map(|topic| {
-                let (partitions, replication) = topic.create.unwrap_or((-1, -1));
-                NewTopic::new(&topic.name, partitions, TopicReplication::Fixed(replication))
-            })
-            .collect();
-        self.make(&topics)
-    }
-
-    fn make(&self, topics: &[NewTopic<'_>]) -> Result<(), Fault> {
+    fn create(&self, topics: &[NewTopic<'_>]) -> Result<bool, Fault> {
+        let mut all_new = true;
         let results = block_on(self.client().create_topics(topics, &self.options()))
             .map_err(|error| self.unavailable("making topics", &error.to_string()))?;
         for result in results {
             match result {
                 Ok(topic) => tracing::info!(topic, "output topic made"),
-                // Another process of the cluster was faster.
-                Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+                // The metadata did not show it yet, or another process was faster.
+                Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => all_new = false,
                 Err((topic, code)) => {
                     return Err(Fault::new(
                         ErrorClass::Config,
@@ -216,7 +226,7 @@ impl Admin {
                 }
             }
         }
-        Ok(())
+        Ok(all_new)
     }
 
     /// What each topic takes.

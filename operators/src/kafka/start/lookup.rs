@@ -56,7 +56,7 @@ const OTHER_PROTOCOL_FOR: Duration = Duration::from_secs(4);
 /// So many members of a group are named.
 const MEMBERS_NAMED: usize = 5;
 /// A topic counts as missing when the cluster says so for this long: a new one travels through the metadata.
-const MISSING_FOR: Duration = Duration::from_secs(2);
+pub(crate) const MISSING_FOR: Duration = Duration::from_secs(2);
 
 impl Lookup {
     /// A client for questions; it contacts the cluster with the first. All questions together may take until
@@ -94,7 +94,7 @@ impl Lookup {
     /// The partitions of the topics, sorted. Topics that do not exist are listed in one fault (66); a pattern
     /// is no topic.
     pub fn partitions(&self, topics: &[String]) -> Result<Vec<TopicPartition>, Fault> {
-        let found = self.find(topics)?;
+        let found = self.find(topics, MISSING_FOR)?;
         if !found.missing.is_empty() {
             return Err(Fault::new(
                 ErrorClass::Missing,
@@ -104,8 +104,9 @@ impl Lookup {
         Ok(found.partitions)
     }
 
-    /// The partitions of the topics, sorted, and the topics that do not exist.
-    pub(crate) fn find(&self, topics: &[String]) -> Result<Found, Fault> {
+    /// The partitions of the topics, sorted, and the topics of which the cluster says for as long as `missing_for` that they do
+    /// not exist.
+    pub(crate) fn find(&self, topics: &[String], missing_for: Duration) -> Result<Found, Fault> {
         let patterns: Vec<&str> =
             topics.iter().map(String::as_str).filter(|topic| is_pattern(topic)).collect();
         if !patterns.is_empty() {
@@ -143,7 +144,7 @@ impl Lookup {
                         format!("`{topic}` is no name for a topic: {error}"),
                     ));
                 }
-                if error.is_missing() && begin.elapsed() >= MISSING_FOR {
+                if error.is_missing() && begin.elapsed() >= missing_for {
                     missing.push(topic.clone());
                     break;
                 }

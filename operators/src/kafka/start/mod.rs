@@ -8,5 +8,5 @@ pub use anew::{TopicFacts, begin_anew, partitions_added};
 pub use decide::{
     AutoOffsetReset, From, PartitionFacts, Stale, StartDecision, StartPolicy, announce, decide,
 };
-pub(crate) use lookup::Found;
+pub(crate) use lookup::{Found, MISSING_FOR};
 pub use lookup::{LogBounds, Lookup};
