@@ -1,6 +1,6 @@
 //! Output rows: what exactly-once sinks have to publish of a commit epoch, in the form that an outbox holds.
 //!
-//! Rows are encoded once, into one growing buffer. A row names its sink and topic by a number of the buffer's own table; the
+//! Rows are encoded once, into chunks that never move: a second of a fast flow is tens of megabytes. A row names its sink and topic by a number of the buffer's own table; the
 //! tables of all worker threads become one when the outbox is written.
 
 use crate::rows::{put_varint, take_varint};
@@ -42,9 +42,15 @@ pub struct OutputRow<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OutputBuffer {
     destinations: Vec<Destination>,
-    bytes: Vec<u8>,
+    /// Whole rows each.
+    chunks: Vec<Vec<u8>>,
+    byte_len: usize,
     rows: u64,
 }
+
+/// The size of a buffer's first chunk; a next one is as large as all before it together, up to [`CHUNK_BYTES_MAX`].
+const CHUNK_BYTES_MIN: usize = 1 << 10;
+const CHUNK_BYTES_MAX: usize = 1 << 18;
 
 const PARTITION: u8 = 1;
 const TIMESTAMP: u8 = 2;
@@ -67,9 +73,26 @@ impl OutputBuffer {
         self.rows == 0
     }
 
-    /// The encoded rows.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes
+    /// The encoded rows, in pieces that hold whole ones.
+    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        self.chunks.iter().map(Vec::as_slice)
+    }
+
+    /// The rows, in their order.
+    pub fn rows(&self) -> impl Iterator<Item = OutputRow<'_>> {
+        self.chunks().flat_map(|chunk| {
+            let mut rest = chunk;
+            std::iter::from_fn(move || {
+                let (row, tail) = decode_output(rest)?;
+                rest = tail;
+                Some(row)
+            })
+        })
+    }
+
+    /// Bytes of the encoded rows.
+    pub fn byte_len(&self) -> usize {
+        self.byte_len
     }
 
     /// The table that the rows' numbers mean.
@@ -95,7 +118,9 @@ impl OutputBuffer {
             | flag(row.timestamp.is_some(), TIMESTAMP)
             | flag(row.key.is_some(), KEY)
             | flag(row.value.is_some(), VALUE);
-        let out = &mut self.bytes;
+        let byte_len = self.byte_len;
+        let out = self.room(encoded_len_max(row));
+        let before = out.len();
         out.push(flags);
         out.extend_from_slice(&row.destination.0.to_le_bytes());
         out.extend(row.partition.into_iter().flat_map(i32::to_le_bytes));
@@ -111,8 +136,30 @@ impl OutputBuffer {
                 put_bytes(out, value);
             }
         }
+        self.byte_len = byte_len + out.len() - before;
         self.rows += 1;
     }
+
+    /// A chunk that takes so many more bytes without moving.
+    fn room(&mut self, bytes: usize) -> &mut Vec<u8> {
+        if self.chunks.last().is_none_or(|chunk| chunk.capacity() - chunk.len() < bytes) {
+            let capacity = self.byte_len.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX).max(bytes);
+            self.chunks.push(Vec::with_capacity(capacity));
+        }
+        let last = self.chunks.len() - 1;
+        &mut self.chunks[last]
+    }
+}
+
+/// No encoded row is longer than this.
+fn encoded_len_max(row: &OutputRow<'_>) -> usize {
+    /// Flags, destination, partition, timestamp, three lengths.
+    const FIXED: usize = 1 + 2 + 4 + 8 + 3 * VARINT_MAX;
+    const VARINT_MAX: usize = 10;
+    let length = |bytes: Option<&[u8]>| bytes.map_or(0, <[u8]>::len);
+    let headers: usize =
+        row.headers.iter().map(|(name, value)| 2 * VARINT_MAX + 1 + name.len() + length(*value)).sum();
+    FIXED + length(row.key) + length(row.value) + headers
 }
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -121,7 +168,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Decodes the first row of `bytes` and returns what follows it; `None` when the bytes are no row.
-pub fn decode_output(bytes: &[u8]) -> Option<(OutputRow<'_>, &[u8])> {
+pub(crate) fn decode_output(bytes: &[u8]) -> Option<(OutputRow<'_>, &[u8])> {
     let (flags, rest) = bytes.split_first()?;
     if flags & !(PARTITION | TIMESTAMP | KEY | VALUE) != 0 {
         return None;
@@ -242,14 +289,34 @@ mod tests {
             },
         ];
         rows.iter().for_each(|row| buffer.push(row));
-        let mut rest = buffer.as_bytes();
-        for row in &rows {
-            let (read, tail) = decode_output(rest).expect("it is a row");
-            assert_eq!(read, *row);
-            rest = tail;
-        }
-        assert!(rest.is_empty());
+        let read: Vec<OutputRow<'_>> = buffer.rows().collect();
+        assert_eq!(read, rows);
         assert_eq!(buffer.len(), 3);
+    }
+
+    #[test]
+    fn chunks_hold_whole_rows_and_never_grow() {
+        let mut buffer = OutputBuffer::new();
+        let destination = buffer.destination(&StepId::new("sink"), "t").expect("there is room");
+        let lengths = [0, 1, 100, 1_000, 5_000, 300_000, 20, 200_000, 70_000];
+        let values: Vec<Vec<u8>> = lengths.iter().cycle().take(200).map(|length| vec![7; *length]).collect();
+        for value in &values {
+            let value = Some(&value[..]);
+            buffer.push(&OutputRow {
+                destination,
+                partition: None,
+                timestamp: None,
+                key: None,
+                value,
+                headers: Vec::new(),
+            });
+        }
+        assert!(buffer.rows().map(|row| row.value.expect("it has one")).eq(values.iter().map(Vec::as_slice)));
+        assert_eq!(buffer.byte_len(), buffer.chunks().map(<[u8]>::len).sum::<usize>());
+        for chunk in &buffer.chunks {
+            let largest = CHUNK_BYTES_MAX.max(300_000 + 100);
+            assert!(chunk.capacity() <= largest, "{} bytes", chunk.capacity());
+        }
     }
 
     #[test]
@@ -264,8 +331,9 @@ mod tests {
             value: Some(b"v"),
             headers: vec![("h", Some(b"x"))],
         });
-        for length in 0..buffer.as_bytes().len() {
-            assert_eq!(decode_output(&buffer.as_bytes()[..length]), None, "{length} bytes");
+        let bytes = buffer.chunks().next().expect("there is a row");
+        for length in 0..bytes.len() {
+            assert_eq!(decode_output(&bytes[..length]), None, "{length} bytes");
         }
     }
 }

@@ -17,7 +17,6 @@ use tidegate_operators::fault::Fault;
 use tidegate_operators::kafka::{Lookup, TransactionTrouble, TransactionalProducer};
 use tidegate_operators::sink::PartitionOutput;
 use tidegate_recovery::exactly_once::{Answer, DirectAction, DirectEvent, Identity, PartitionPublisher};
-use tidegate_recovery::outbox::decode_output;
 use tidegate_recovery::{Epoch, ErrorClass, NextOffset, TopicPartition};
 
 /// What the thread is asked for.
@@ -324,13 +323,10 @@ impl PartitionThread {
         let producer = self.producer.as_mut().ok_or_else(no_producer)?;
         let Some((_, output)) = self.outputs.iter().find(|(of, _)| *of == epoch) else { return Ok(()) };
         let destinations = output.rows.destinations();
-        let mut rest = output.rows.as_bytes();
-        let mut number = 0;
-        while let Some((row, tail)) = decode_output(rest) {
+        for (row, number) in output.rows.rows().zip(0..) {
             let topic = &destinations[usize::from(row.destination.0)].topic;
             let headers = row.headers.iter().copied();
             producer.produce(topic, row.partition, row.key, row.value, row.timestamp, headers, number)?;
-            (rest, number) = (tail, number + 1);
         }
         Ok(())
     }
@@ -357,13 +353,8 @@ impl PartitionThread {
             Some(offset) => fault.at_record(self.partition.clone(), *offset),
             None => fault,
         };
-        let mut rest = output.rows.as_bytes();
-        for _ in 0..index {
-            let Some((_, tail)) = decode_output(rest) else { return fault };
-            rest = tail;
-        }
-        match decode_output(rest) {
-            Some((row, _)) => {
+        match output.rows.rows().nth(index) {
+            Some(row) => {
                 fault.at_step(output.rows.destinations()[usize::from(row.destination.0)].step.clone())
             }
             None => fault,

@@ -44,7 +44,7 @@ pub struct PartitionOutput {
 impl PartitionOutput {
     /// Bytes that it takes in memory.
     pub fn bytes(&self) -> usize {
-        self.rows.as_bytes().len() + self.offsets.len() * size_of::<i64>()
+        self.rows.byte_len() + self.offsets.len() * size_of::<i64>()
     }
 }
 

@@ -78,30 +78,31 @@ pub(crate) fn build(
     let mut encoder = Encoder::new(bytes);
     let mut rows = Vec::new();
     for (buffer, numbers) in buffers.iter().zip(&numbers) {
-        let mut rest = buffer.as_bytes();
-        while !rest.is_empty() {
-            let Some((row, tail)) = decode_output(rest) else {
-                return Err(StoreError::Internal("a buffer of output holds something else".to_owned()));
-            };
-            let Some(number) = numbers.get(usize::from(row.destination.0)) else {
-                let what = format!("an output row names the destination {}", row.destination.0);
-                return Err(StoreError::Internal(what));
-            };
-            let length = rest.len() - tail.len();
-            if length > ROW_BYTES_MAX {
-                let step = &buffer.destinations()[usize::from(row.destination.0)].step;
-                let (bytes, limit) = (length as u64, ROW_BYTES_MAX as u64);
-                return Err(StoreError::RowTooLarge { step: step.to_string(), bytes, limit });
+        for mut rest in buffer.chunks() {
+            while !rest.is_empty() {
+                let Some((row, tail)) = decode_output(rest) else {
+                    return Err(StoreError::Internal("a buffer of output holds something else".to_owned()));
+                };
+                let Some(number) = numbers.get(usize::from(row.destination.0)) else {
+                    let what = format!("an output row names the destination {}", row.destination.0);
+                    return Err(StoreError::Internal(what));
+                };
+                let length = rest.len() - tail.len();
+                if length > ROW_BYTES_MAX {
+                    let step = &buffer.destinations()[usize::from(row.destination.0)].step;
+                    let (bytes, limit) = (length as u64, ROW_BYTES_MAX as u64);
+                    return Err(StoreError::RowTooLarge { step: step.to_string(), bytes, limit });
+                }
+                let start = rows.len();
+                rows.extend_from_slice(&rest[..length]);
+                // See the row's framing in `outbox.rs`: flags, then destination.
+                rows[start + 1..start + 3].copy_from_slice(&number.0.to_le_bytes());
+                if rows.len() >= FRAME_BYTES {
+                    encoder.frame(&rows);
+                    rows.clear();
+                }
+                rest = tail;
             }
-            let start = rows.len();
-            rows.extend_from_slice(&rest[..length]);
-            // See the row's framing in `outbox.rs`: flags, then destination.
-            rows[start + 1..start + 3].copy_from_slice(&number.0.to_le_bytes());
-            if rows.len() >= FRAME_BYTES {
-                encoder.frame(&rows);
-                rows.clear();
-            }
-            rest = tail;
         }
     }
     if !rows.is_empty() {
