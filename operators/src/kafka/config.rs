@@ -358,6 +358,10 @@ impl ProducerConfig {
             properties.insert("linger.ms".to_owned(), "5".to_owned());
         }
         properties.insert("transactional.id".to_owned(), id.to_owned());
+        // The end of a transaction says that all is written, so only what is not is reported.
+        properties.insert("delivery.report.only.error".to_owned(), "true".to_owned());
+        // More would only wait, and not be in the cache any more when it is sent.
+        properties.insert("queue.buffering.max.messages".to_owned(), self.in_flight_records.to_string());
         // The producer must hear of every connection that broke (see `transaction`).
         properties.insert("log.connection.close".to_owned(), "true".to_owned());
         properties

@@ -72,8 +72,8 @@ pub struct TransactionalProducer {
     unanswered: u64,
     /// Says to the reaper that the client is not closed.
     open: Option<Open>,
-    on_their_way: OnTheirWay,
-    records_max: usize,
+    /// The records of the open transaction, by their tags: the library does not tell the timestamp of one that was not written.
+    sent: Vec<Sent>,
     refused: Vec<RefusedRow>,
     /// The first record that was not written for another reason.
     failed: Option<Failed>,
@@ -96,47 +96,22 @@ struct RefusedRow {
     timestamp: i64,
 }
 
-/// Rows that the client has and that are not reported, by tag: the library does not tell the timestamp of a record that
-/// was not written.
-#[derive(Default)]
-struct OnTheirWay {
-    slots: Vec<Slot>,
-    free: Vec<usize>,
-}
-
+/// A record that the client was given.
 #[derive(Clone, Copy)]
-struct Slot {
+struct Sent {
     row: u64,
+    /// Its place among the topics.
     topic: usize,
     timestamp: i64,
 }
 
-impl OnTheirWay {
-    fn insert(&mut self, slot: Slot) -> usize {
-        match self.free.pop() {
-            Some(tag) => {
-                self.slots[tag] = slot;
-                tag
-            }
-            None => {
-                self.slots.push(slot);
-                self.slots.len() - 1
-            }
-        }
-    }
-
-    fn remove(&mut self, tag: usize) -> Slot {
-        self.free.push(tag);
-        self.slots[tag]
-    }
-
-    fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
-    }
-}
-
-/// So often it is looked whether the client has given up while nothing is reported.
+/// So often it is looked whether the client has given up, while records are on their way.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long a new client may take to connect before it is asked for more.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(1);
+/// So often it is looked whether a full client has room again, of which it says nothing: it sends hundreds of records meanwhile, of
+/// the thousands that it holds.
+const ROOM_EVERY: Duration = Duration::from_millis(2);
 /// What the other records of a refused batch may take to come back.
 const SETTLE: Duration = Duration::from_secs(5);
 
@@ -164,12 +139,16 @@ impl TransactionalProducer {
             began: None,
             unanswered: 0,
             open: Some(reaper::open(format!("producer {id}"))),
-            on_their_way: OnTheirWay::default(),
-            records_max: config.in_flight_records,
+            sent: Vec::new(),
             refused: Vec::new(),
             failed: None,
         };
-        client.init_transactions(timeout).map_err(|error| producer.trouble(error, "initialise"))?;
+        // The library looks for the coordinator at once and, as long as it is not connected, again after half a second only. When
+        // nobody answers, the next call says so.
+        let begin = Instant::now();
+        client.cluster_id(timeout.min(CONNECTED_WITHIN));
+        let left = timeout.saturating_sub(begin.elapsed());
+        client.init_transactions(left).map_err(|error| producer.trouble(error, "initialise"))?;
         producer.unanswered = client.unanswered();
         Ok(producer)
     }
@@ -185,6 +164,7 @@ impl TransactionalProducer {
         }
         client.begin_transaction().map_err(|error| self.trouble(error, "begin"))?;
         self.began = Some(Instant::now());
+        self.sent.clear();
         Ok(())
     }
 
@@ -204,17 +184,19 @@ impl TransactionalProducer {
         let timestamp =
             timestamp_to_write(timestamp).map_err(|what| TransactionTrouble::Refused { row, what })?;
         let place = self.topic(topic)?;
-        while self.on_their_way.len() >= self.records_max {
-            self.wait_for_room()?;
-        }
-        let tag = self.on_their_way.insert(Slot { row, topic: place, timestamp });
+        let tag = self.sent.len();
         let record = Outgoing { partition, key, value, timestamp, tag };
         loop {
             match self.topics[place].1.produce(&record, headers.clone()) {
-                Ok(()) => return Ok(()),
-                Err(Code::QUEUE_FULL) => self.wait_for_room()?,
+                Ok(()) => {
+                    self.sent.push(Sent { row, topic: place, timestamp });
+                    return Ok(());
+                }
+                Err(Code::QUEUE_FULL) => {
+                    self.serve(ROOM_EVERY);
+                    self.look()?;
+                }
                 Err(code) => {
-                    self.on_their_way.remove(tag);
                     let what = format!("topic `{topic}`: {code:?}: {code}");
                     if code.refuses_a_batch() || matches!(code, Code::INVALID_ARG | Code::UNKNOWN_PARTITION) {
                         return Err(TransactionTrouble::Refused { row, what });
@@ -239,8 +221,9 @@ impl TransactionalProducer {
 
     /// Waits until every record is written and commits.
     pub fn commit(&mut self) -> Result<(), TransactionTrouble> {
-        while self.on_their_way.len() > 0 && self.refused.is_empty() && self.failed.is_none() {
-            self.wait_for_room()?;
+        while !self.client().flush(self.left().min(LOOK_EVERY)) {
+            self.serve(Duration::ZERO);
+            self.look()?;
         }
         let timeout = self.left().min(self.answer_timeout);
         self.client().commit_transaction(timeout).map_err(|error| self.trouble(error, "commit"))?;
@@ -268,29 +251,26 @@ impl TransactionalProducer {
         Ok(self.topics.len() - 1)
     }
 
-    /// Waits for delivery reports. An error when none comes before the transaction's time is over, or when a record was
-    /// not written.
-    fn wait_for_room(&mut self) -> Result<(), TransactionTrouble> {
-        let left = self.left();
-        let any = self.serve(left.min(LOOK_EVERY));
+    /// An error when the transaction's time is over, or when a record was not written.
+    fn look(&mut self) -> Result<(), TransactionTrouble> {
         // An instance that gave up for good keeps its records.
         if self.failed.is_some() || !self.refused.is_empty() || self.client().fatal().is_some() {
             let error = TransactionError::new(Code::FATAL, "a record was not written");
             return Err(self.trouble(error, "produce"));
         }
-        if any || !left.is_zero() {
+        if !self.left().is_zero() {
             return Ok(());
         }
         let what = "the records were not acknowledged within transaction.timeout.ms";
         Err(self.trouble(TransactionError::new(Code::TIMED_OUT, what), "produce"))
     }
 
-    /// Takes the delivery reports that are there; waits at most `timeout` for the first.
-    fn serve(&mut self, timeout: Duration) -> bool {
-        let TransactionalProducer { reports, on_their_way, refused, failed, .. } = self;
+    /// Takes the reports of records that were not written; waits at most `timeout` for the first.
+    fn serve(&mut self, timeout: Duration) {
+        let TransactionalProducer { reports, sent, refused, failed, .. } = self;
         let reports = reports.as_mut().expect("the queue is there until the producer is dropped");
         reports.delivery_reports_within(timeout, |message: &Message, tag| {
-            let Slot { row, topic, timestamp } = on_their_way.remove(tag);
+            let Sent { row, topic, timestamp } = sent[tag];
             match message_error(message) {
                 None => {}
                 Some((code, what)) if code.refuses_a_batch() => {
@@ -303,7 +283,7 @@ impl TransactionalProducer {
                     _ => *failed = Some(Failed { code, topic: Some(topic), what }),
                 },
             }
-        })
+        });
     }
 
     fn trouble(&mut self, error: TransactionError, what: &str) -> TransactionTrouble {
@@ -319,11 +299,11 @@ impl TransactionalProducer {
     ) -> TransactionTrouble {
         // What is to blame may be reported behind the error, and all that the client throws away comes back at once.
         let end = Instant::now() + SETTLE;
-        while (self.failed.is_some() || !self.refused.is_empty()) && self.on_their_way.len() > 0 {
-            let left = end.saturating_duration_since(Instant::now());
-            if !self.serve(left) && left.is_zero() {
-                break;
-            }
+        while (self.failed.is_some() || !self.refused.is_empty())
+            && self.client().on_their_way() > 0
+            && Instant::now() < end
+        {
+            self.serve(ROOM_EVERY);
         }
         let client = self.client();
         let text = format!("producer `{}` could not {what}: {error}", self.id);

@@ -70,6 +70,19 @@ impl Client {
         }
     }
 
+    /// Waits until every record is written; false when that takes longer than `timeout`, also because one was not written and the
+    /// report of it was not taken yet.
+    pub(crate) fn flush(&self, timeout: Duration) -> bool {
+        // SAFETY: a valid producer.
+        Code::from(unsafe { sys::rd_kafka_flush(self.pointer(), millis(timeout)) }).is_ok()
+    }
+
+    /// Records that are neither written nor reported.
+    pub(crate) fn on_their_way(&self) -> usize {
+        // SAFETY: a valid client.
+        usize::try_from(unsafe { sys::rd_kafka_outq_len(self.pointer()) }).unwrap_or(0)
+    }
+
     /// All delivery reports must have been served before, or the call waits for them in vain.
     pub(crate) fn commit_transaction(&self, timeout: Duration) -> Result<(), TransactionError> {
         // SAFETY: a valid producer; the error object, if there is one, is ours.
