@@ -15,6 +15,10 @@ use tidegate_recovery::{ErrorClass, Slot, StoreId, TopicPartition};
 
 /// librdkafka's number for the oldest offset that is there.
 const FROM_THE_START: i64 = -2;
+/// How long a fetch waits at the broker for something new.
+const FETCH_WAIT_MS: u32 = 20;
+/// How long the topic's leader is asked for before the topic is read all the same.
+const KNOWN_WITHIN: Duration = Duration::from_secs(1);
 /// Records that are taken at once.
 const AT_ONCE: usize = 500;
 
@@ -42,14 +46,20 @@ pub fn read_markers(
 ) -> Result<Vec<SeenMarker>, TransactionTrouble> {
     let end = Instant::now() + timeout;
     let config = ConsumerConfig { isolation: IsolationLevel::ReadCommitted, ..config.clone() };
-    let client = Client::new(Kind::Consumer, &config.properties("-markers", 1), 0).map_err(|error| {
+    let mut properties = config.properties("-markers", 1);
+    // The end of a transaction moves the readable end a moment later than it is confirmed, and a broker does not answer a fetch
+    // that waits because of that.
+    properties.insert("fetch.wait.max.ms".to_owned(), FETCH_WAIT_MS.to_string());
+    let client = Client::new(Kind::Consumer, &properties, 0).map_err(|error| {
         TransactionTrouble::Denied(Fault::new(ErrorClass::Config, format!("the kafka consumer: {error}")))
     })?;
     let mut queue = Queue::of_consumer(&client);
     let partition = TopicPartition::new(control_topic, 0);
+    // Without a leader the library looks for the oldest offset after half a second only. What is wrong with the topic shows below.
+    let known = client.metadata(Some(control_topic), timeout.min(KNOWN_WITHIN));
     let assigned = client.assign(&PartitionList::new([(&partition, FROM_THE_START)]));
     let mut reading = Reading { topic: control_topic, token, markers: BTreeMap::new(), token_seen: false };
-    let mut last_error = assigned.err();
+    let mut last_error = known.err().or(assigned.err());
     let result = loop {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
