@@ -21,6 +21,7 @@ mod scaling;
 mod store;
 mod suite;
 mod topics;
+mod waits;
 mod workload;
 
 use std::path::PathBuf;
@@ -102,6 +103,8 @@ fn main() -> ExitCode {
 enum Part {
     /// Programs over one topic.
     Programs,
+    /// How long a worker thread is with the publication of exactly-once output.
+    Waits,
     /// The recovery store by itself.
     Store,
     /// One worker and two.
@@ -121,7 +124,7 @@ fn run(args: &RunArgs) -> Result<()> {
     let mut report = Report::default();
     let bench_broker = broker::BenchBroker::start(records)?;
     let kafka = bench_broker.broker().kafka();
-    if wanted(Part::Programs) {
+    if wanted(Part::Programs) || wanted(Part::Waits) {
         eprintln!("filling a topic with {records} records");
         let sitting = Sitting {
             kafka: kafka.clone(),
@@ -130,8 +133,13 @@ fn run(args: &RunArgs) -> Result<()> {
             windows: workload.window_totals(),
             own: std::env::current_exe().map_err(|e| Error::system("find this binary", e))?,
         };
-        sitting.compare(&programs::all(), rounds, &mut report)?;
-        programs::add_bounds(&mut report);
+        if wanted(Part::Programs) {
+            sitting.compare(&programs::all(), rounds, &mut report)?;
+            programs::add_bounds(&mut report);
+        }
+        if wanted(Part::Waits) {
+            waits::look(&sitting, &mut report)?;
+        }
     }
     if wanted(Part::Scaling) {
         scaling::compare(&workload, rounds, &mut report)?;
