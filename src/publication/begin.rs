@@ -26,6 +26,11 @@ impl Job {
         }
     }
 
+    /// So long after its last commit the group's offset is committed again.
+    fn keepalive(&self) -> Duration {
+        self.settings.consumer.as_ref().map_or(Duration::MAX, |of| of.commit_keepalive)
+    }
+
     /// The same without a store.
     pub(crate) fn direct_settings(&self, clients: &Clients, joined: &Joined) -> DirectSettings {
         DirectSettings {
@@ -34,7 +39,7 @@ impl Job {
             producer: clients.producer.clone(),
             consumer: clients.consumer.clone(),
             request_timeout: self.settings.exactly_once.request_timeout,
-            keepalive: self.settings.consumer.as_ref().map_or(Duration::MAX, |of| of.commit_keepalive),
+            keepalive: self.keepalive(),
             start_timeout: self.settings.cluster.startup_timeout,
             standing: standing(joined, None),
         }
@@ -57,6 +62,7 @@ pub(crate) fn start_publication(
     };
     let settings = PublicationSettings {
         performer: job.performer_settings(clients),
+        keepalive: job.keepalive(),
         store: store.clone(),
         slot: Slot(joined.spec().index().0),
         group: offsets(|own| own.group),

@@ -9,7 +9,7 @@ use super::{Performer, PerformerSettings, fault_of_stop, nonce};
 use crate::snapshots::StoreThreads;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tidegate_operators::commit::{OutputIo, PublicationNews};
@@ -74,6 +74,8 @@ impl Shared {
 /// What a publication begins with.
 pub(crate) struct PublicationSettings {
     pub(crate) performer: PerformerSettings,
+    /// So long after its last commit an idle group is told again what it has.
+    pub(crate) keepalive: Duration,
     pub(crate) store: RecoveryStore,
     pub(crate) slot: Slot,
     /// The group's offsets of the partitions that this process reads.
@@ -93,7 +95,7 @@ pub(crate) struct Publication {
 impl Publication {
     /// Starts the thread, which initialises the slot's producer; the barrier was passed.
     pub(crate) fn start(settings: PublicationSettings, resume: &ResumeState) -> Result<Publication, Fault> {
-        let PublicationSettings { performer, store, slot, group, resumed } = settings;
+        let PublicationSettings { performer, keepalive, store, slot, group, resumed } = settings;
         let shared = Arc::new(Shared::default());
         let lease = store.lease_view(resume.generation());
         let slots = resume.lease.slots.clone();
@@ -119,6 +121,8 @@ impl Publication {
                 parts: BTreeMap::new(),
                 actions: VecDeque::new(),
                 taken: 0,
+                keepalive,
+                committed_at: Instant::now(),
             };
             thread.run(&hears);
         };
@@ -241,6 +245,9 @@ struct Thread {
     actions: VecDeque<Action>,
     /// What was taken in so far.
     taken: u64,
+    keepalive: Duration,
+    /// When the group was told something last.
+    committed_at: Instant,
 }
 
 impl Thread {
@@ -266,8 +273,16 @@ impl Thread {
                 None => {
                     let settled_at = self.machine.is_settled().then_some(self.taken);
                     self.shared.change(|seen| seen.settled_at = settled_at);
-                    let Ok(told) = hears.recv() else { return Ok(()) };
-                    self.take_in(told);
+                    let left = self.keepalive.saturating_sub(self.committed_at.elapsed());
+                    match hears.recv_timeout(left) {
+                        Ok(told) => self.take_in(told),
+                        Err(RecvTimeoutError::Disconnected) => return Ok(()),
+                        Err(RecvTimeoutError::Timeout) => {
+                            // When nothing comes of it, it is time again an interval later.
+                            self.committed_at = Instant::now();
+                            self.actions.extend(self.machine.on(Event::KeepAlive));
+                        }
+                    }
                 }
             }
         }
@@ -307,6 +322,7 @@ impl Thread {
                 if matches!((&action, &answer), (Action::Commit(_), Answer::Done)) {
                     let carried = self.performer.carried();
                     if !carried.is_empty() {
+                        self.committed_at = Instant::now();
                         self.shared.change(|seen| seen.news.push(PublicationNews::Committed(carried)));
                     }
                 }

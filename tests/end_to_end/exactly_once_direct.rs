@@ -224,10 +224,20 @@ fn inputs_and_outputs_in_two_clusters_are_refused_with_both_named() {
 // L40
 #[test]
 fn the_offset_of_an_idle_partition_is_committed_again_before_it_expires() {
-    let case = Case::new("direct-idle", 1);
+    the_group_is_told_again("direct-idle", |launch, _| launch);
+}
+
+// The same with a store, which has the offsets too: whoever watches the group would lose sight of it.
+#[test]
+fn with_a_store_the_offset_of_an_idle_partition_is_committed_again_too() {
+    the_group_is_told_again("outbox-idle", |launch, case| launch.recovery(&case.store()));
+}
+
+fn the_group_is_told_again(name: &str, stored: impl Fn(Launch, &Case) -> Launch) {
+    let case = Case::new(name, 1);
     case.kafka.produce(&case.input, &numbered(0..10, 1));
-    let flow = copy_once(&case).consumer("commit_keepalive_ms: 300");
-    let mut cluster = case.launch(&flow).start();
+    let flow = case.copy().exactly_once().consumer("commit_keepalive_ms: 300");
+    let mut cluster = stored(case.launch(&flow), &case).start();
     case.wait_caught_up();
     let commits = |cluster: &tidegate_harness::Cluster| {
         let status = cluster.status(0)?;

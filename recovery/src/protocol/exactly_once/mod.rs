@@ -200,6 +200,8 @@ pub enum Event {
     },
     /// No further commit epoch is on its way: until the next one, offsets may travel alone.
     Quiet,
+    /// The group's offsets would expire: they travel once more when there is nothing else to do.
+    KeepAlive,
 }
 
 /// Whose producer it is.

@@ -62,6 +62,8 @@ pub struct SlotPublisher {
     /// What the group has, as far as this process knows.
     carried: BTreeMap<TopicPartition, NextOffset>,
     quiet: bool,
+    /// The group is to be told again what it has.
+    keepalive: bool,
     /// The process may work: the marker was read once.
     ready: bool,
 }
@@ -124,6 +126,7 @@ impl SlotPublisher {
             marks: VecDeque::from([(resumed, offsets)]),
             carried: group.into_iter().collect(),
             quiet: false,
+            keepalive: false,
             ready: false,
         }
     }
@@ -169,10 +172,13 @@ impl SlotPublisher {
                 }
             }
             Event::Quiet => self.quiet = true,
+            Event::KeepAlive => self.keepalive = true,
         }
         if self.at == At::Idle
             && let Some(transaction) = self.next()
         {
+            // A slot that publishes is not idle: if no offset travels with this, it is asked for again.
+            self.keepalive = false;
             self.at = At::Beginning(transaction);
             actions.push(Action::Begin(self.slot));
         }
@@ -345,7 +351,11 @@ impl SlotPublisher {
         let others = self.published_by_others();
         let Some(Pending { outbox, after }) = self.pending.front() else {
             let offsets_of = self.published_by_all();
-            let offsets = if self.quiet { self.due(offsets_of) } else { Vec::new() };
+            let mut offsets = if self.quiet { self.due(offsets_of) } else { Vec::new() };
+            // What is due goes first: until its transaction is known to be committed, `carried` may be below what the group has.
+            if self.keepalive && offsets.is_empty() && self.due(self.durable).is_empty() {
+                offsets = self.carried.iter().map(|(partition, next)| (partition.clone(), *next)).collect();
+            }
             return (!offsets.is_empty()).then_some(Transaction { outbox: None, offsets, offsets_of });
         };
         if others < *after && self.rules.has(Rule::SlotsInStep) {

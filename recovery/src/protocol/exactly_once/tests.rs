@@ -76,6 +76,26 @@ fn offsets_travel_alone_only_when_it_is_quiet_and_never_below_what_the_group_has
     assert_eq!(machine.on(Event::Quiet), []);
 }
 
+// L39 L61
+#[test]
+fn an_idle_group_is_told_again_what_it_has_and_what_is_due_goes_first() {
+    let mut machine = slot(1, 6);
+    let told = |next| {
+        [Action::Begin(SLOT), Action::SendOffsets { slot: SLOT, offsets: at(next) }, Action::Commit(SLOT)]
+    };
+    let again = machine.on(Event::KeepAlive);
+    assert_eq!(all_done(&mut machine, again), told(6), "the resumed offset is below the group's");
+    assert_eq!(machine.on(Event::Quiet), [], "once");
+    machine.on(durable(20, false, 9));
+    assert_eq!(machine.on(Event::KeepAlive), [], "9 is on its way");
+    let quiet = machine.on(Event::Quiet);
+    assert_eq!(all_done(&mut machine, quiet), told(9));
+    assert_eq!(machine.on(Event::Quiet), [], "the group has just been told");
+    let begun = machine.on(durable(30, true, 10));
+    assert_eq!(machine.on(Event::KeepAlive), [], "one thing at a time");
+    assert_eq!(all_done(&mut machine, begun).first(), Some(&Action::Begin(SLOT)));
+}
+
 #[test]
 fn while_a_transaction_ends_further_epochs_become_durable_and_are_published_in_their_order() {
     let mut machine = slot(1, 4);

@@ -16,6 +16,7 @@ const SMALL: outputs::Bounds = outputs::Bounds {
     crashes: 0,
     wipes: 0,
     older_copies: 0,
+    keepalives: 0,
     keys_cross: true,
     shapes: &[1],
     epochs: 1,
@@ -93,6 +94,12 @@ fn with_every_rule_in_place_a_reader_gets_each_output_once_whatever_fails() {
         ("an old generation and a time-out", outputs::Bounds { expiries: 1, ..zombie }),
         ("an old generation and a host crash", outputs::Bounds { starts: 3, crashes: 1, ..zombie }),
         ("a host crash", outputs::Bounds { crashes: 1, epochs: 2, ..small }),
+        ("a group that is told again", outputs::Bounds { keepalives: 1, lost: 1, epochs: 2, ..small }),
+        ("a group that an old generation tells again", outputs::Bounds { keepalives: 1, ..zombie }),
+        (
+            "a group that two slots tell again",
+            outputs::Bounds { starts: 1, shapes: &[2], keepalives: 1, lost: 1, ..small },
+        ),
         ("a store that is emptied", outputs::Bounds { wipes: 1, expiries: 1, ..small }),
         ("an older copy of the store", outputs::Bounds { older_copies: 1, epochs: 2, ..small }),
     ];

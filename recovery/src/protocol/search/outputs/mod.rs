@@ -46,6 +46,8 @@ pub(super) struct Bounds {
     /// How often the store may be emptied or replaced by an older copy.
     pub(super) wipes: usize,
     pub(super) older_copies: usize,
+    /// How often the group may be told again what it has.
+    pub(super) keepalives: usize,
     /// A key lives on the other process than the partition that it comes from, when there are two.
     pub(super) keys_cross: bool,
     /// Processes that a start may choose.
@@ -142,6 +144,7 @@ pub(super) struct Outputs {
     crashes: usize,
     wipes: usize,
     older_copies: usize,
+    keepalives: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,6 +169,10 @@ pub(super) enum Step {
         run: usize,
         process: usize,
         outcome: Outcome,
+    },
+    KeepAlive {
+        run: usize,
+        process: usize,
     },
     Expire {
         id: u8,
@@ -224,6 +231,10 @@ impl Explored for Outputs {
                     }
                 }
             }
+            if self.keepalives < bounds.keepalives {
+                let all = 0..running.processes.len();
+                steps.extend(all.map(|process| Step::KeepAlive { run: index, process }));
+            }
             if !running.closed.is_empty() {
                 steps.push(Step::Record { run: index });
             }
@@ -274,6 +285,10 @@ impl Explored for Outputs {
             Step::Publish { run, process, outcome } => {
                 self.lost += usize::from(outcome != Outcome::Answered);
                 return self.publish(run, process, outcome, rules);
+            }
+            Step::KeepAlive { run, process } => {
+                self.keepalives += 1;
+                return self.tell(run, process, Event::KeepAlive);
             }
             Step::Expire { id } => {
                 self.expiries += 1;
@@ -344,6 +359,7 @@ impl Outputs {
             crashes: 0,
             wipes: 0,
             older_copies: 0,
+            keepalives: 0,
         }
     }
 
