@@ -72,6 +72,7 @@ mod signals;
 mod snapshots;
 mod standing;
 mod start;
+mod start_watch;
 mod table;
 pub mod telemetry;
 mod test_points;

@@ -21,6 +21,7 @@ use crate::probe::{ProcessProbe, Stage};
 use crate::publication::{Initialised, start_publication, watch_output};
 use crate::restore::{self, Restored};
 use crate::start::{self, StartPlan, StartQuestion};
+use crate::start_watch::StartWatch;
 use crate::work::{Beginning, Work};
 use crate::{progress, signals};
 use serde::{Deserialize, Serialize};
@@ -258,6 +259,8 @@ fn bring_up(
         .directory
         .as_ref()
         .map(|directory| RecoveryStore::new(Arc::new(LocalDirectory::new(directory))));
+    let watch = StartWatch::begin(supervisor, job.settings.cluster.unwind_timeout, say)
+        .map_err(|error| ended(supervisor, internal("watch over the start", &error)))?;
     let mut leading = None;
     let mut joined = mesh.join(|present| {
         if job.is_exactly_once() {
@@ -340,6 +343,7 @@ fn bring_up(
     let process = Arc::clone(&work.process);
     let (direct, store_threads) = (work.direct.clone(), work.store.clone());
     let progress = progress::show(job.until_end, &work.process);
+    drop(watch);
     let outcome = joined.execute(worker_config(), move |worker, cluster| work.run(worker, cluster));
     if outcome.cause.is_none()
         && let Some(store) = store_threads

@@ -28,6 +28,24 @@ fn a_broker_that_is_down_at_the_start_is_waited_for_and_given_up_at_the_deadline
     checker::assert_exactly(&broker.kafka().drain(&case.output), 0..10);
 }
 
+// K1 C1
+#[test]
+fn a_process_that_waits_for_its_broker_at_the_start_leaves_when_a_peer_is_lost() {
+    let broker = Broker::start(&[]);
+    let case = Case::on(broker.kafka(), "start-peer-lost", 2);
+    broker.freeze();
+    let flow = case.copy().cluster("unwind_timeout: 500ms");
+    let mut cluster = case.launch(&flow).shape(2, 1).start();
+    cluster.wait_for("the cluster is complete", DEADLINE, |cluster| {
+        (0..2).all(|n| cluster.stderr(n).contains("the cluster is complete"))
+    });
+    cluster.kill(1);
+    // A start may take 60 s.
+    assert_eq!(cluster.wait_exit(0, Duration::from_secs(20)), 75);
+    assert!(cluster.stderr(0).contains("PEER_LOST"), "{}", cluster.stderr(0));
+    broker.thaw();
+}
+
 // K2 E41 A3
 #[test]
 fn a_broker_that_is_restarted_and_killed_mid_run_costs_neither_a_record_nor_the_process() {
