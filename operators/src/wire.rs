@@ -158,7 +158,7 @@ fn start<C: WireCodec>() -> [u8; 4] {
     [MAGIC[0], MAGIC[1], VERSION, C::ID]
 }
 
-/// Length of the frame of `items`. The frame is kept for the [`write`] that follows.
+/// Length of the frame of `items`. The frame is kept for the [`write()`] that follows.
 pub fn measure<D: Serialize>(items: &[D]) -> usize {
     MEASURED.with_borrow_mut(|measured| {
         encode_into(items, &mut measured.frame);

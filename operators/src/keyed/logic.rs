@@ -49,6 +49,8 @@ pub struct Outlet<'a, O> {
     pub hand: EventTime,
     /// Time since some fixed moment of this process.
     pub now: Duration,
+    /// Milliseconds since the Unix epoch.
+    pub wall_ms: i64,
 }
 
 impl<O> Outlet<'_, O> {

@@ -41,6 +41,8 @@ pub struct Surroundings<'a> {
     pub ending: Ending,
     /// Time since some fixed moment of this process.
     pub now: Duration,
+    /// Milliseconds since the Unix epoch.
+    pub wall_ms: i64,
     /// Results to hand out at most in this run.
     pub slice: usize,
     /// The sinks of this process are over their limit.
@@ -322,6 +324,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
                 epoch: self.current,
                 hand: self.hand,
                 now: around.now,
+                wall_ms: around.wall_ms,
             };
             let mut failure = None;
             while let Some(mut record) = next_record(records) {
@@ -415,6 +418,7 @@ impl<L: KeyedLogic, C> Machine<L, C> {
             epoch: self.current,
             hand: self.hand,
             now: around.now,
+            wall_ms: around.wall_ms,
         };
         let closing = hand_out(&mut self.logic, *left, &mut outlet);
         if !self.results.is_empty() {

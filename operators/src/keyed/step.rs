@@ -123,6 +123,7 @@ pub fn keyed_step<'s, L: KeyedLogic>(
                 hands: FrontierHands::of_input(&frontiers[0], first),
                 ending: context.ending(),
                 now: context.clock().now(),
+                wall_ms: context.clock().wall_ms(),
                 slice: limits.slice_records,
                 crowded: context.process().sinks.is_over(),
                 sabotage: &sabotage,

@@ -64,6 +64,22 @@ fn each_epoch_is_closed_by_itself_when_the_frontier_jumps() {
 }
 
 #[test]
+fn the_timestamp_of_a_window_that_the_end_of_the_input_closes_is_not_in_the_future() {
+    let mut step = windows();
+    step.wall_ms = 16;
+    for event in [3, 12, 25] {
+        push(&mut step, 1, 0, "k", event);
+    }
+    step.hands(2, 10);
+    step.ending = Ending::End { last: Epoch(4) };
+    step.empty();
+    let stamped: Vec<(i64, Option<i64>)> =
+        step.take_results().iter().map(|(_, result)| (result.meta.event.0, result.meta.timestamp)).collect();
+    // Closed by the watermark; closed by the end, at 16; beginning behind it, as its records did.
+    assert_eq!(stamped, [(9, Some(9)), (19, Some(16)), (29, Some(20))]);
+}
+
+#[test]
 fn a_step_acts_on_what_its_buffer_still_holds() {
     // Rule 2.8
     let mut step = windows();

@@ -6,7 +6,7 @@ use super::spec::{WindowError, WindowKind, WindowSpec};
 use super::state::{Fired, WindowRecord, WindowState, Windowed};
 use crate::batch::ElementStream;
 use crate::build::FlowBuild;
-use crate::element::{Data, Element, Keyed};
+use crate::element::{Data, Element, Keyed, Meta};
 use crate::keyed::{
     Applied, Closing, KeyRow, KeyedLogic, KeyedPolicies, LastEpoch, Outlet, RecordError, StateError,
     StepRows, keyed_step,
@@ -80,7 +80,8 @@ impl WindowSettings {
 pub const WINDOW_STATE_VERSION: u8 = 1;
 
 /// Gives one result per key and window when the window is closed; the stream has passed `event_time` and
-/// `key_by`. A result's timestamp and event time are the end of its window less one millisecond.
+/// `key_by`. A result's timestamp and event time are the end of its window less one millisecond; at the end of a bounded run a
+/// window that ends in the future has the time of that end as timestamp.
 pub fn window<'s, T: Data, A>(
     build: &FlowBuild<'s>,
     step: &StepId,
@@ -142,10 +143,13 @@ where
         })
     }
 
-    fn emit(&mut self, outlet: &mut Outlet<'_, Keyed<Windowed<A::Out>>>) {
+    /// Emits what was fired; no timestamp lies behind `latest`, as far as it lies in its window.
+    fn emit(&mut self, latest: i64, outlet: &mut Outlet<'_, Keyed<Windowed<A::Out>>>) {
         outlet.results.reserve(self.fired.len());
         for Fired { key, hash, windowed } in self.fired.drain(..) {
-            let meta = outlet.meta_of_many(windowed.end.saturating_sub(1));
+            let event = EventTime(windowed.end.0.saturating_sub(1));
+            let timestamp = event.0.min(latest.max(windowed.start.0));
+            let meta = Meta { timestamp: Some(timestamp), ..outlet.meta_of_many(event) };
             outlet.results.push(Element { value: Keyed { key, hash, value: windowed }, meta });
         }
     }
@@ -198,7 +202,7 @@ where
 
     fn hand_out(&mut self, watermark: EventTime, max: usize, outlet: &mut Outlet<'_, Self::Out>) -> Closing {
         let closing = self.windows.close(watermark, max, outlet.rows, &mut self.fired);
-        self.emit(outlet);
+        self.emit(i64::MAX, outlet);
         closing
     }
 
@@ -207,7 +211,8 @@ where
             LastEpoch::Stop => Closing::Done,
             LastEpoch::End => {
                 let closing = self.windows.fire_open(max, &mut self.fired);
-                self.emit(outlet);
+                // A window of now ends in the future, and topics refuse timestamps from there.
+                self.emit(outlet.wall_ms, outlet);
                 closing
             }
         }

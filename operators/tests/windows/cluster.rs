@@ -353,6 +353,7 @@ where
             hands: self.workers[worker].view,
             ending: self.ending,
             now: Duration::ZERO,
+            wall_ms: i64::MAX,
             slice: if self.rng.random_bool(0.5) { 1000 } else { self.rng.random_range(1..4) },
             crowded: self.rng.random_bool(0.2),
             sabotage: &self.sabotage,
