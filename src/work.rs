@@ -258,6 +258,7 @@ fn limits(job: &Job, consumer: &ConsumerSettings) -> Limits {
         in_flight_records: usize::try_from(consumer.in_flight_records).unwrap_or(usize::MAX),
         commits_in_flight: settings.recovery.commits_in_flight,
         volatile_records_max: usize::try_from(settings.volatile_records_max).unwrap_or(usize::MAX),
+        state_rows_max: usize::try_from(settings.state_rows_max).unwrap_or(usize::MAX),
         batch_records: consumer.batch_size,
         poll_backoff: consumer.poll_backoff,
         peer_timeout: settings.cluster.peer_timeout,

@@ -17,6 +17,8 @@ pub struct Limits {
     /// Records that steps without a store may hold for a replay; at the limit batches are cut early, then
     /// sources stop polling.
     pub volatile_records_max: usize,
+    /// Rows of state that a worker's step may keep: keys, or keys of open windows. More end the flow.
+    pub state_rows_max: usize,
     /// Bytes that a process's sinks have taken and that are not acknowledged; above it, sources stop polling and steps
     /// that make more than they take wait.
     pub sink_in_flight_bytes: usize,
@@ -45,6 +47,7 @@ impl Default for Limits {
             in_flight_records: 1_000_000,
             commits_in_flight: 4,
             volatile_records_max: 1_000_000,
+            state_rows_max: 20_000_000,
             sink_in_flight_bytes: 16 << 20,
             batch_records: 500,
             batch_bytes: 4 << 20,

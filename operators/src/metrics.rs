@@ -53,6 +53,8 @@ pub struct StepMetrics {
     pub ahead: Counter,
     /// Records that a destination refused for ever.
     pub refused: Counter,
+    /// Rows of state that the step keeps in this process.
+    pub state_rows: Gauge,
     letters: Letters,
 }
 
@@ -130,6 +132,7 @@ pub struct Metrics {
     dropped: Family<StepLabels, Counter>,
     ahead: Family<StepLabels, Counter>,
     refused: Family<StepLabels, Counter>,
+    state_rows: Family<StepLabels, Gauge>,
     letters: Family<LetterLabels, Counter>,
     letters_of: Mutex<BTreeMap<StepId, ByTopic>>,
     records: Family<PartitionLabels, Counter>,
@@ -177,6 +180,8 @@ impl Metrics {
             dropped: page.shows("step_dropped", "Records that a step dropped"),
             ahead: page.shows("step_ahead", "Records with an event time too far ahead of the wall clock"),
             refused: page.shows("sink_refused", "Records that a destination refused for ever"),
+            state_rows: page
+                .shows("step_state_rows", "Rows of state that a step keeps: keys, or keys of open windows"),
             letters: page.shows("step_dead_letters", "Records that a step gave to a topic for dead letters"),
             letters_of: Mutex::default(),
             records: page.shows("records_read", "Records read from a partition"),
@@ -236,6 +241,7 @@ impl Metrics {
             dropped: self.dropped.get_or_create(&labels).clone(),
             ahead: self.ahead.get_or_create(&labels).clone(),
             refused: self.refused.get_or_create(&labels).clone(),
+            state_rows: self.state_rows.get_or_create(&labels).clone(),
             letters: Letters {
                 all: self.letters.clone(),
                 own: self

@@ -116,6 +116,10 @@ where
         false
     }
 
+    fn state_rows(&self) -> usize {
+        self.keys.len()
+    }
+
     fn lateness_ms(&self) -> i64 {
         0
     }

@@ -134,6 +134,8 @@ pub struct Settings {
     pub volatile_state: bool,
     /// Records that steps without a store may hold.
     pub volatile_records_max: u64,
+    /// Rows of state that a step may keep on one worker.
+    pub state_rows_max: u64,
     /// Where HTTP is served.
     pub http: Option<SocketAddr>,
     /// Logs.
@@ -178,6 +180,7 @@ impl Settings {
         let cluster = read_cluster(root.section("cluster"));
         let volatile_state = root.choice("volatile_state", false, &[("refuse", false), ("allow", true)]);
         let volatile_records_max = root.integer("volatile_records_max", 1_000_000, 1..=1_000_000_000);
+        let state_rows_max = root.integer("state_rows_max", 20_000_000, 1..=4_000_000_000);
         let http = root.text("http").and_then(|address| match parse_listen_address(&address) {
             Ok(address) => Some(address),
             Err(message) => {
@@ -195,6 +198,7 @@ impl Settings {
             epoch_interval,
             volatile_state,
             volatile_records_max,
+            state_rows_max,
             http,
             log,
         }

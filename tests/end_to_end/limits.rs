@@ -63,6 +63,43 @@ fn a_hundred_records_in_flight_fill_windows_of_an_hour() {
     checker::assert_windows(&case.kafka.drain(&case.output), &oracle.paid(&events).windows);
 }
 
+// fault P6 I11
+#[test]
+fn a_step_that_keeps_more_keys_than_it_may_ends_the_flow_and_goes_on_under_a_higher_limit() {
+    let case = Case::new("many-keys", 2);
+    let steps = "- decode: json\n\
+         - key_by: string(value.id)\n\
+         - stateful_map: { name: seen, initial: '0', state: state + 1, emit: value }\n\
+         - sink: { kafka: { topic: OUT } }";
+    let launch = |max: u32| {
+        let flow = case.flow(steps).top(&format!("state_rows_max: {max}"));
+        case.launch(&flow).shape(2, 1).recovery(&case.store())
+    };
+    let mut cluster = launch(500).start();
+    case.kafka.produce(&case.input, &numbered(0..600, 2));
+    cluster.wait_for("each process shows its share of the keys", DEADLINE, |cluster| {
+        let shown = (0..2).filter_map(|n| {
+            let (_, page) = cluster.get(n, "/metrics")?;
+            let rows = page
+                .lines()
+                .find_map(|line| line.strip_prefix("tidegate_step_state_rows{step=\"seen\"} "))?;
+            rows.parse::<u32>().ok()
+        });
+        shown.sum::<u32>() == 600
+    });
+    case.kafka.produce(&case.input, &numbered(600..2_000, 2));
+    let codes = [cluster.wait_exit(0, DEADLINE), cluster.wait_exit(1, DEADLINE)];
+    assert!(codes.contains(&65), "{codes:?}");
+    let said: String = (0..2).map(|n| cluster.stderr(n)).collect();
+    assert!(
+        said.contains("STATE_TOO_LARGE") && said.contains("seen") && said.contains("state_rows_max"),
+        "{said}"
+    );
+    launch(5_000).until_end().run_to_exit(0, DEADLINE);
+    case.wait_caught_up();
+    checker::assert_no_loss(&case.kafka.drain(&case.output), 0..2_000);
+}
+
 // I11: behaviour 13
 #[test]
 fn a_record_larger_than_the_limit_passes_alone() {

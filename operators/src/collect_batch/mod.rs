@@ -227,6 +227,10 @@ impl<T: Data> KeyedLogic for CollectBatch<T> {
         0
     }
 
+    fn state_rows(&self) -> usize {
+        self.keys.len()
+    }
+
     fn restore(&mut self, row: &KeyRow, hash: KeyHash) -> Result<(), StateError> {
         let place = row.sub[..].try_into().map(u64::from_be_bytes);
         let place = place.map_err(|_| StateError::Damaged("no place in a batch in its sub-key"))?;

@@ -119,6 +119,9 @@ pub trait KeyedLogic: 'static {
         None
     }
 
+    /// Rows of state that are kept: keys, or keys of open windows.
+    fn state_rows(&self) -> usize;
+
     /// Whether it holds epochs for a replay when there is no store.
     fn holds_without_store(&self) -> bool {
         false

@@ -502,6 +502,11 @@ impl<L: KeyedLogic, C> Machine<L, C> {
         Holds { results, rows }
     }
 
+    /// Rows of state that the step keeps here.
+    pub fn state_rows(&self) -> usize {
+        self.logic.state_rows()
+    }
+
     /// Records held for a replay, without a store.
     pub fn held_records(&self) -> usize {
         self.logic.held_records()

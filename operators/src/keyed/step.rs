@@ -9,14 +9,16 @@ use crate::batch::{ElementStream, Parcel};
 use crate::build::{FlowBuild, SnapshotRows};
 use crate::context::{StepHandle, WorkerContext};
 use crate::element::{Data, Element, Keyed, Record};
+use crate::fault::Fault;
 use crate::frontier::FrontierHands;
 use crate::record::{DeadLetters, FailureClass, LetterBox, RecordOf};
 use crate::status::Hold;
 use crate::time::Time;
 use crate::wake::WakeUp;
+use std::cell::Cell;
 use std::fmt::Display;
 use std::time::Duration;
-use tidegate_recovery::{Epoch, EventTime, RowBuffer, StepId};
+use tidegate_recovery::{Epoch, ErrorClass, EventTime, RowBuffer, StepId};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
@@ -89,7 +91,7 @@ pub fn keyed_step<'s, L: KeyedLogic>(
     );
     drop(restored);
     let first = context.schedule().first;
-    let shell = Shell { hold: context.hold(step), context, handle };
+    let shell = Shell { hold: context.hold(step), context, handle, state_rows: Cell::new(0) };
 
     builder.build_reschedule(move |capabilities| {
         // Results and rows; behind them the outputs for dead letters, under capabilities of the records.
@@ -145,6 +147,11 @@ pub fn keyed_step<'s, L: KeyedLogic>(
                     return true;
                 }
             };
+            if let Err(fault) = shell.count_state(machine.state_rows()) {
+                shell.context.fail(fault);
+                failed = true;
+                return true;
+            }
             match wake {
                 Wake::Never => (),
                 Wake::Now => wake_up.now(),
@@ -270,6 +277,8 @@ struct Shell {
     context: WorkerContext,
     handle: StepHandle,
     hold: Hold,
+    /// What this worker's share of the process's figure is.
+    state_rows: Cell<usize>,
 }
 
 impl Shell {
@@ -279,6 +288,20 @@ impl Shell {
         metrics.emitted.inc_by(counts.emitted);
         metrics.late.inc_by(counts.late);
         metrics.dropped.inc_by(counts.dropped);
+    }
+
+    /// Shows how many rows of state there are; an error when they are too many.
+    fn count_state(&self, rows: usize) -> Result<(), Fault> {
+        let change = rows as i64 - self.state_rows.replace(rows) as i64;
+        self.handle.metrics.state_rows.inc_by(change);
+        let max = self.context.limits().state_rows_max;
+        if rows <= max {
+            return Ok(());
+        }
+        let text = format!(
+            "it keeps {rows} rows of state on one worker, and `state_rows_max` is {max}: see whether the key is what it should be and whether its windows close; else raise the limit, or use more workers"
+        );
+        Err(Fault::new(ErrorClass::Data, text).code("STATE_TOO_LARGE").at_step(self.handle.id.clone()))
     }
 
     fn fail(&self, failure: &Failure) {

@@ -170,6 +170,10 @@ where
         true
     }
 
+    fn state_rows(&self) -> usize {
+        self.windows.open_windows()
+    }
+
     fn lateness_ms(&self) -> i64 {
         self.windows.spec().lateness
     }
