@@ -1,7 +1,7 @@
 //! What comes to a reader beside records: answers to its questions and commits, and errors of no partition.
 
 use super::super::raw::{Code, OffsetSpec, PartitionOffset, Reply};
-use super::{CACHED_ENDS_EVERY, ENDS_EVERY, ENDS_TIMEOUT, IsolationLevel, KafkaReader};
+use super::{CACHED_ENDS_EVERY, ENDS_EVERY, ENDS_TIMEOUT, IsolationLevel, KafkaReader, PartitionInput};
 use crate::fault::Fault;
 use std::time::{Duration, Instant};
 use tidegate_recovery::ErrorClass;
@@ -96,7 +96,9 @@ impl KafkaReader {
         }
         let tag = self.tag();
         let Some(connected) = &self.connected else { return };
-        let behind = || self.inputs.iter().filter(|input| !input.at_end).map(|input| &input.partition);
+        // Only of what was fetched from: then the client knows its leader (see `Queue::ask_offsets`).
+        let asked = |input: &&PartitionInput| !input.at_end && input.log_end.is_some();
+        let behind = || self.inputs.iter().filter(asked).map(|input| &input.partition);
         if behind().next().is_none() {
             return;
         }

@@ -43,6 +43,8 @@ pub(crate) struct TopicMetadata {
     pub(crate) error: Code,
     /// Ascending.
     pub(crate) partitions: Vec<i32>,
+    /// Whether each of them has a leader.
+    pub(crate) is_led: bool,
 }
 
 /// What the callbacks need: who speaks, what it said lately, and what it heard of its brokers.
@@ -214,13 +216,14 @@ impl Client {
             let topics = array((*answer).topics, (*answer).topic_cnt)
                 .iter()
                 .map(|topic| {
-                    let mut partitions: Vec<i32> =
-                        array(topic.partitions, topic.partition_cnt).iter().map(|one| one.id).collect();
+                    let all = array(topic.partitions, topic.partition_cnt);
+                    let mut partitions: Vec<i32> = all.iter().map(|one| one.id).collect();
                     partitions.sort_unstable();
                     TopicMetadata {
                         name: CStr::from_ptr(topic.topic).to_string_lossy().into_owned(),
                         error: Code((&raw const topic.err).cast::<i32>().read()),
                         partitions,
+                        is_led: all.iter().all(|one| one.leader >= 0),
                     }
                 })
                 .collect();

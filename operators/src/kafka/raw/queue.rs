@@ -176,6 +176,10 @@ impl Queue {
     }
 
     /// Asks for an end of each partition without waiting; the answer comes to this queue.
+    ///
+    /// Only for partitions whose leaders the client knows. While it misses one, the library (2.12) works on the same question
+    /// on this thread and on its own, and each may take away what the other uses: the process then dies of it
+    /// (`rd_kafka_topic_partition_list_query_leaders_async`).
     pub(crate) fn ask_offsets<'a>(
         &self,
         partitions: impl IntoIterator<Item = &'a TopicPartition>,

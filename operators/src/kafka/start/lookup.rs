@@ -16,7 +16,7 @@ use super::super::raw::{
 };
 use super::super::reaper;
 use crate::fault::Fault;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tidegate_recovery::{ErrorClass, NextOffset, TopicId, TopicPartition};
@@ -372,16 +372,25 @@ impl Lookup {
             }
             tag += 1;
             let timeout = ATTEMPT.min(pauses.left());
+            let leaders = find_leaders(self.client(), &open, timeout);
             let replies = self.replies.as_mut().expect("the queue is there until the look-up is dropped");
             let what = |open: &[&TopicPartition]| {
                 let names: Vec<String> = open.iter().map(ToString::to_string).collect();
                 format!("the offsets of {}", names.join(", "))
             };
-            let asked = replies.ask_offsets(open.iter().copied(), spec, isolation, timeout, tag);
-            let answer = answer_to(asked, replies, timeout, |reply| match reply {
-                Reply::Offsets { tag: of, result } if of == tag => Some(result),
-                _ => None,
-            });
+            let answer = match leaders {
+                Err((topic, code)) if code.is_denied() => {
+                    return Err(denied(&format!("topic `{topic}` (operation Describe)"), code));
+                }
+                Err((topic, code)) => Err(format!("topic `{topic}`: {code:?}: {code}")),
+                Ok(()) => {
+                    let asked = replies.ask_offsets(open.iter().copied(), spec, isolation, timeout, tag);
+                    answer_to(asked, replies, timeout, |reply| match reply {
+                        Reply::Offsets { tag: of, result } if of == tag => Some(result),
+                        _ => None,
+                    })
+                }
+            };
             let error = match answer {
                 Err(error) => error,
                 Ok(offsets) => {
@@ -455,7 +464,25 @@ impl Drop for Lookup {
     }
 }
 
-/// Waits for the answer that `pick` takes; `None` when there is none.
+/// Sees to it that the client knows the leaders of these partitions; else the topic and why not.
+fn find_leaders(
+    client: &Client,
+    partitions: &[&TopicPartition],
+    timeout: Duration,
+) -> Result<(), (Arc<str>, Code)> {
+    let topics: BTreeSet<&Arc<str>> = partitions.iter().map(|partition| &partition.topic).collect();
+    for topic in topics {
+        let found = client.metadata(Some(topic), timeout).and_then(|answer| {
+            let found = answer.into_iter().find(|one| *one.name == **topic);
+            let found = found.ok_or(Code::UNKNOWN_TOPIC_OR_PART)?;
+            found.error.ok()?;
+            if found.is_led { Ok(()) } else { Err(Code::LEADER_NOT_AVAILABLE) }
+        });
+        found.map_err(|code| (topic.clone(), code))?;
+    }
+    Ok(())
+}
+
 /// What came of a question, if it could be asked.
 fn answer_to<T>(
     asked: Result<(), String>,
@@ -467,6 +494,7 @@ fn answer_to<T>(
     wait_for(replies, timeout, pick).unwrap_or_else(|| Err("no answer".to_owned()))
 }
 
+/// Waits for the answer that `pick` takes; `None` when there is none.
 fn wait_for<T>(replies: &mut Queue, timeout: Duration, pick: impl Fn(Reply) -> Option<T>) -> Option<T> {
     // The library answers every question itself when its time is over; the second is for its thread.
     let end = Instant::now() + timeout + Duration::from_secs(1);
