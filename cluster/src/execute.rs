@@ -13,7 +13,7 @@ use crate::error::ClusterError;
 use crate::join::{Joined, Mesh};
 use crate::liveness::Liveness;
 use crate::mesh::Shared;
-use crate::panics::{Watched, watch, watch_for_good};
+use crate::panics::{self, Watched, watch, watch_for_good};
 use crate::supervisor::Supervisor;
 use std::net::{Shutdown, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -385,6 +385,7 @@ where
     supervisor.wake_on_leave(std::thread::current());
     // A panic has been recorded by the hook when `caught` sees it; the report is for one without a hook.
     let caught = |panicked: &str| {
+        panics::caught();
         let cause = Cause::new(ErrorClass::Internal, PANIC, panicked);
         if !supervisor.leaving() {
             supervisor.report(Cause { origin: Origin::Worker(context.worker), ..cause });

@@ -5,14 +5,14 @@
 //! other thread can notice, so that the first panic is recorded first. Threads that belong to nobody keep
 //! the hook that was there before.
 
-use crate::cause::Origin;
+use crate::cause::{Cause, Origin};
 use crate::supervisor::Supervisor;
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::panic::PanicHookInfo;
 use std::sync::Once;
-use std::time::Duration;
-use tidegate_recovery::{ProcessIndex, WorkerIndex};
+use std::time::{Duration, Instant};
+use tidegate_recovery::{ErrorClass, ProcessIndex, WorkerIndex};
 
 /// What a watched thread does.
 #[derive(Clone, Debug)]
@@ -27,6 +27,8 @@ pub(crate) enum Watched {
 
 thread_local! {
     static OWNER: RefCell<Option<(Supervisor, Watched)>> = const { RefCell::new(None) };
+    /// A panic of this thread was not caught yet.
+    static UNWINDS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// While it lives, panics of the thread that made it are causes. It cannot leave its thread.
@@ -53,6 +55,11 @@ pub(crate) fn watch_for_good(supervisor: Supervisor, what: Watched) {
     OWNER.with(|owner| *owner.borrow_mut() = Some((supervisor, what)));
 }
 
+/// The panic of this thread was caught; a next one is another.
+pub(crate) fn caught() {
+    UNWINDS.with(|unwinds| unwinds.set(false));
+}
+
 pub(crate) fn install_hook() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -60,11 +67,32 @@ pub(crate) fn install_hook() {
         std::panic::set_hook(Box::new(move |info| {
             let owner = OWNER.try_with(|owner| owner.try_borrow().ok().and_then(|owner| owner.clone()));
             match owner {
-                Ok(Some((supervisor, what))) => record(&supervisor, what, info),
+                Ok(Some((supervisor, what))) => {
+                    if UNWINDS.with(|unwinds| unwinds.replace(true)) {
+                        end(&supervisor, &what, info);
+                    }
+                    record(&supervisor, what, info);
+                }
                 Ok(None) | Err(_) => before(info),
             }
         }));
     });
+}
+
+/// How long the first cause may take to be settled before the process ends without it.
+const CAUSE_WITHIN: Duration = Duration::from_secs(2);
+
+/// What is dropped because of a panic may panic in its turn (an output of timely hands on what it holds, also to a connection
+/// that is lost), which aborts the process: without its cause, and with another exit code. So it ends here.
+fn end(supervisor: &Supervisor, what: &Watched, info: &PanicHookInfo<'_>) -> ! {
+    tracing::debug!(thread = ?what, %info, "a thread panicked while it unwound");
+    let cause = supervisor.wait_for_cause(Instant::now() + CAUSE_WITHIN);
+    let code = cause.as_ref().map_or_else(|| ErrorClass::Internal.exit_code(), Cause::exit_code);
+    match cause {
+        Some(cause) => tracing::error!(code = &*cause.code, exit = code, "{}", cause.text),
+        None => tracing::error!(exit = code, "{info}"),
+    }
+    std::process::exit(i32::from(code));
 }
 
 /// Messages of panics by which timely passes a failure on.
@@ -96,14 +124,7 @@ fn record(supervisor: &Supervisor, what: Watched, info: &PanicHookInfo<'_>) {
             let text = format!("panicked {place}{}", one_line(message));
             let origin = Origin::Worker(worker);
             if PASSED_ON.iter().any(|prefix| message.starts_with(prefix)) {
-                let cause = crate::cause::Cause {
-                    origin,
-                    ..crate::cause::Cause::new(
-                        tidegate_recovery::ErrorClass::Internal,
-                        crate::cause::PANIC,
-                        text,
-                    )
-                };
+                let cause = Cause { origin, ..Cause::new(ErrorClass::Internal, crate::cause::PANIC, text) };
                 supervisor.suspect(cause, Duration::from_secs(1));
             } else {
                 supervisor.panicked(origin, text);

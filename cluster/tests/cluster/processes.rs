@@ -122,7 +122,7 @@ fn work(worker: &mut Worker, context: &WorkerContext, task: &str, watch: &Cluste
             }
             Ok(())
         }
-        "run" | "block" | "panic" => {
+        "run" | "block" | "panic" | "panic twice" => {
             eprintln!("works");
             let start = Instant::now();
             while !context.leaving() {
@@ -130,6 +130,10 @@ fn work(worker: &mut Worker, context: &WorkerContext, task: &str, watch: &Cluste
                 input.send(epoch);
                 input.advance_to(epoch);
                 if epoch > 10 && context.thread == 0 && task == "panic" {
+                    panic!("on purpose");
+                }
+                if epoch > 10 && task == "panic twice" {
+                    let _again = Again;
                     panic!("on purpose");
                 }
                 if epoch > 5 && context.thread == 1 && task != "run" {
@@ -143,6 +147,15 @@ fn work(worker: &mut Worker, context: &WorkerContext, task: &str, watch: &Cluste
             Ok(())
         }
         other => panic!("unknown task {other}"),
+    }
+}
+
+/// Panics when it is dropped, as an output does whose connection is lost.
+struct Again;
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        panic!("again");
     }
 }
 
@@ -386,6 +399,15 @@ fn a_process_alone_that_stood_still_gives_its_generation_up() {
     let (code, cause) = processes[0].end();
     assert_eq!(code, Some(75));
     assert!(cause.starts_with("STOOD_STILL: "), "{cause}");
+}
+
+#[test] // C1, C10, I10
+fn a_worker_that_panics_again_while_it_unwinds_ends_its_process_with_the_code_of_the_first_panic() {
+    let (_, mut processes) =
+        running(2, 1, Duration::from_secs(3), |index| if index == 1 { "panic twice" } else { "run" });
+    assert_eq!(processes[1].exit().code(), Some(70), "{:?}", processes[1].lines);
+    let (code, cause) = processes[0].end();
+    assert_eq!(code, Some(75), "{cause}");
 }
 
 #[test] // C10, I10
