@@ -353,6 +353,9 @@ fn bring_up(
     drop(progress);
     drop(output_watch);
     if let Some(direct) = direct {
+        if outcome.cause.is_none() {
+            direct.settle();
+        }
         direct.leave();
     }
     drop(keeper);

@@ -264,6 +264,20 @@ impl DirectPublication {
         *self.threads.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
+    /// At the end of a run that went well: waits for what the threads are doing (an offset that is committed again), so that no
+    /// transaction stays open.
+    pub(crate) fn settle(&self) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(threads) = &mut *threads else { return };
+        let answers: Vec<_> =
+            std::mem::take(&mut threads.0).into_values().map(|thread| thread.answers).collect();
+        let end = Instant::now() + self.shared.settings.request_timeout;
+        for answers in answers {
+            // A thread that has ended answers no more.
+            while answers.recv_timeout(end.saturating_duration_since(Instant::now())).is_ok() {}
+        }
+    }
+
     fn publish(&self, epoch: Epoch, mut gathered: Gathered) {
         let moved: BTreeMap<_, _> = self.tracker.offsets_at(epoch).into_iter().collect();
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);

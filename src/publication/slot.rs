@@ -306,7 +306,11 @@ impl Thread {
             Told::Peer(slot, epoch) => {
                 self.actions.extend(self.machine.on(Event::PeerPublished { slot, epoch }));
             }
-            Told::Last => self.actions.extend(self.machine.on(Event::Quiet)),
+            Told::Last => {
+                // The process ends when it is settled, and no transaction may be open then.
+                self.keepalive = Duration::MAX;
+                self.actions.extend(self.machine.on(Event::Quiet));
+            }
         }
     }
 
