@@ -108,17 +108,7 @@ fn a_frozen_output_broker_stops_commit_records_and_offsets_and_no_window_is_lost
     case.kafka.produce(&case.input, &messages(&events[2_000..]));
     // An epoch that had nothing to write may still end; the first that has cannot.
     let seen = || (highest_record(&case.store()), watch.latest());
-    let mut last = seen();
-    let mut since = std::time::Instant::now();
-    cluster.wait_for("the commits stand still", DEADLINE, |_| true);
-    wait::until("the commits stand still for 2 s", DEADLINE, || {
-        let now = seen();
-        if now != last {
-            last = now;
-            since = std::time::Instant::now();
-        }
-        (since.elapsed() > Duration::from_secs(2)).then_some(())
-    });
+    let last = wait::until_it_stands("the commits stand still", Duration::from_secs(2), DEADLINE, seen);
     assert!(case.kafka.lag(&case.group, &case.input) > 0, "the group passed what could not be written");
     wait::holds_for("no commit while the output is frozen", Duration::from_secs(3), || seen() == last);
     cluster.kill_all();

@@ -30,17 +30,7 @@ fn contents(store: &Path) -> BTreeMap<String, (u64, std::time::SystemTime)> {
 const EVENT_TIME: &str = "out_of_order: 2s, idle: 1s";
 
 fn settle(store: &Path) -> BTreeMap<String, (u64, std::time::SystemTime)> {
-    let mut last = contents(store);
-    let mut since = Instant::now();
-    wait::until("the store stands still for 2 s", DEADLINE, || {
-        let now = contents(store);
-        if now != last {
-            last = now;
-            since = Instant::now();
-        }
-        (since.elapsed() > Duration::from_secs(2)).then_some(())
-    });
-    last
+    wait::until_it_stands("the store stands still", Duration::from_secs(2), DEADLINE, || contents(store))
 }
 
 // L60 S9

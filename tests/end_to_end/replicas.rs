@@ -175,16 +175,7 @@ fn without_a_quorum_of_controllers_the_flow_waits_and_with_one_it_goes_on_and_no
     brokers.broker(1).freeze();
     // No leader can move and no copy can be given up, so the third broker takes nothing either.
     let latest = || watches.each_ref().map(OffsetWatch::latest);
-    let mut last = latest();
-    let mut since = std::time::Instant::now();
-    wait::until("the commits stand still for 2 s", DEADLINE, || {
-        let now = latest();
-        if now != last {
-            last = now;
-            since = std::time::Instant::now();
-        }
-        (since.elapsed() > Duration::from_secs(2)).then_some(())
-    });
+    let last = wait::until_it_stands("the commits stand still", Duration::from_secs(2), DEADLINE, latest);
     wait::holds_for("the flows wait", Duration::from_secs(6), || {
         latest() == last && copies.iter_mut().all(|(cluster, _)| cluster.exited(0).is_none())
     });

@@ -30,6 +30,29 @@ pub fn until_or_none<T>(deadline: Duration, mut look: impl FnMut() -> Option<T>)
     }
 }
 
+/// Looks every 20 ms until what `look` gives has been the same for longer than `span`, and returns it.
+///
+/// Panics with `what` when `deadline` passes first.
+#[track_caller]
+pub fn until_it_stands<T: PartialEq>(
+    what: &str,
+    span: Duration,
+    deadline: Duration,
+    mut look: impl FnMut() -> T,
+) -> T {
+    let mut last = look();
+    let mut since = Instant::now();
+    until(&format!("{what} for {span:?}"), deadline, || {
+        let now = look();
+        if now != last {
+            last = now;
+            since = Instant::now();
+        }
+        (since.elapsed() > span).then_some(())
+    });
+    last
+}
+
 /// Looks every 20 ms for the whole of `span` and panics as soon as `holds` is false: for what must *not* happen.
 #[track_caller]
 pub fn holds_for(what: &str, span: Duration, mut holds: impl FnMut() -> bool) {
